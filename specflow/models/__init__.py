@@ -1,0 +1,1 @@
+"""Networks: targets, drafts, their weights and their key-value pools."""

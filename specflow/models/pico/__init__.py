@@ -1,0 +1,1 @@
+"""The embedded checkpoints, and how they were trained."""

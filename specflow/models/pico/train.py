@@ -1,0 +1,199 @@
+"""Train the embedded models: `python -m specflow.models.pico.train llama --work build/pico`.
+
+Each run is checkpointed once a minute into the work folder and goes on where it stopped. `export` writes the Hugging
+Face folder that ships with specflow, in bfloat16, with the figures of the run beside it in training.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from specflow.models.pico.corpus import BOS, SPECIALS, VOCABULARY, prepare
+
+HERE = Path(__file__).parent
+SEED = 1729
+CHAT_TEMPLATE = (
+    "{% for m in messages %}{{ '<|' + m['role'] + '|>' if m['role'] != 'system' else '' }}{{ m['content'] }}\n"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one embedded model is made."""
+
+    tokens: int  # seen in training
+    batch: int  # sequences a step at 512 tokens
+    peak: float  # learning rate of Muon, the matrices
+    teacher: str | None  # a plan trained before, whose distribution this one learns
+    shape: dict[str, int]
+
+
+PLANS = {
+    "llama": Plan(
+        tokens=16_000_000, batch=16, peak=0.02, teacher=None,
+        shape={"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4,
+               "num_attention_heads": 4, "num_key_value_heads": 2},
+    ),
+    "llama-s": Plan(
+        tokens=10_000_000, batch=16, peak=0.02, teacher="llama",
+        shape={"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 2,
+               "num_attention_heads": 2, "num_key_value_heads": 1},
+    ),
+}
+CORPUS_TOKENS = 14_000_000
+LONG_SHARE = 0.2  # the last part of a run is at 1024 tokens a sequence, the rest at 512
+
+
+def build(plan: Plan) -> LlamaForCausalLM:
+    """A fresh Llama of the plan's shape."""
+    torch.manual_seed(SEED)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, max_position_embeddings=1024, tie_word_embeddings=True, rms_norm_eps=1e-5,
+        bos_token_id=0, eos_token_id=0, pad_token_id=1, **plan.shape,
+    )
+    return LlamaForCausalLM(config)
+
+
+def optimisers(model: torch.nn.Module, peak: float) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices inside the layers, AdamW for the embedding and the norms."""
+    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
+    others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
+    return [
+        torch.optim.Muon(matrices, lr=peak, weight_decay=0.01, momentum=0.95, adjust_lr_fn="original"),
+        torch.optim.AdamW(others, lr=peak * 0.15, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
+
+
+def schedule(done: float) -> float:
+    """Learning rate as a share of its peak: a short warm-up, a plateau, a long linear decay to 2 %."""
+    return min(1.0, done / 0.01 + 0.01, 0.02 + 0.98 * (1.0 - done) / 0.6)
+
+
+def draw(tokens: np.ndarray, step: int, rows: int, length: int) -> Tensor:
+    """`rows` windows of length + 1 tokens, drawn by the step's own seed, so a resumed run sees the same."""
+    starts = np.random.default_rng((SEED, step)).integers(0, tokens.size - length - 1, rows)
+    return torch.from_numpy(np.stack([tokens[s : s + length + 1] for s in starts]).astype(np.int64))
+
+
+def logits_of(model: torch.nn.Module, ids: Tensor) -> Tensor:
+    """Logits [N, V] in float32 of a forward under bfloat16 autocast."""
+    with torch.autocast("cpu", torch.bfloat16):
+        return model(input_ids=ids, use_cache=False).logits.float().flatten(0, 1)
+
+
+def loss_of(model: torch.nn.Module, teacher: torch.nn.Module | None, batch: Tensor) -> Tensor:
+    """Cross entropy with the text, or with a teacher's distribution where there is one."""
+    logits = logits_of(model, batch[:, :-1])
+    if teacher is None:
+        return F.cross_entropy(logits, batch[:, 1:].flatten())
+    with torch.no_grad():
+        wanted = logits_of(teacher, batch[:, :-1]).softmax(-1)
+    return F.cross_entropy(logits, wanted)
+
+
+@torch.no_grad()
+def held_out_loss(model: torch.nn.Module, test: np.ndarray, rows: int = 64) -> float:
+    """Nats a token on `rows` spread windows of 512 held-out tokens."""
+    starts = np.linspace(0, test.size - 514, rows).astype(int)
+    batch = torch.from_numpy(np.stack([test[s : s + 513] for s in starts]).astype(np.int64))
+    losses = [F.cross_entropy(logits_of(model, b[:, :-1]), b[:, 1:].flatten()) for b in batch.split(8)]
+    return float(torch.stack(losses).mean())
+
+
+def run(
+    model: torch.nn.Module,
+    loss: Callable[[Tensor], Tensor],
+    plan: Plan,
+    tokens: np.ndarray,
+    folder: Path,
+) -> float:
+    """Train to the plan's end, from the last checkpoint if one is there; returns seconds spent."""
+    opts = optimisers(model, plan.peak)
+    peaks = [g["lr"] for o in opts for g in o.param_groups]
+    folder.mkdir(parents=True, exist_ok=True)
+    saved = folder / "last.pt"
+    step, seen, spent = 0, 0, 0.0
+    if saved.exists():
+        state = torch.load(saved, weights_only=True)
+        model.load_state_dict(state["model"])
+        for opt, kept in zip(opts, state["opts"], strict=True):
+            opt.load_state_dict(kept)
+        step, seen, spent = state["step"], state["seen"], state["spent"]
+    began = at = time.monotonic()
+    while seen < plan.tokens:
+        long = seen >= plan.tokens * (1 - LONG_SHARE)
+        rows, length = (plan.batch // 2, 1024) if long else (plan.batch, 512)
+        share = schedule(seen / plan.tokens)
+        for group, peak in zip((g for o in opts for g in o.param_groups), peaks, strict=True):
+            group["lr"] = peak * share
+        value = loss(draw(tokens, step, rows, length))
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for opt in opts:
+            opt.step()
+            opt.zero_grad(set_to_none=True)
+        step, seen = step + 1, seen + rows * length
+        if time.monotonic() - at > 60 or seen >= plan.tokens:
+            at = time.monotonic()
+            state = {"model": model.state_dict(), "opts": [o.state_dict() for o in opts],
+                     "step": step, "seen": seen, "spent": spent + at - began}
+            torch.save(state, saved.with_suffix(".new"))
+            saved.with_suffix(".new").replace(saved)
+            print(f"{seen / 1e6:.2f}M tokens, loss {float(value):.3f}, {spent + at - began:.0f} s", flush=True)
+    return spent + time.monotonic() - began
+
+
+def export(model: LlamaForCausalLM, work: Path, folder: Path, figures: dict[str, object]) -> None:
+    """Write the Hugging Face folder: config, bfloat16 safetensors, tokenizer, the figures of the run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    shutil.copy(work / "tokenizer.json", folder / "tokenizer.json")
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": BOS, "eos_token": BOS,
+                "pad_token": SPECIALS[1], "mask_token": SPECIALS[2], "model_max_length": 1024,
+                "clean_up_tokenization_spaces": False, "chat_template": CHAT_TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1) + "\n")
+    (folder / "training.json").write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def main() -> None:
+    """Train one plan, measure it on held-out files, write it into the package."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", choices=sorted(PLANS))
+    parser.add_argument("--work", type=Path, default=Path("build/pico"))
+    parser.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    plan = PLANS[args.name]
+    tokens, test = prepare(args.work, SEED, CORPUS_TOKENS)
+    print(f"corpus: {tokens.size / 1e6:.1f}M tokens, {test.size / 1e6:.2f}M held out", flush=True)
+    teacher = None
+    if plan.teacher is not None:
+        teacher = LlamaForCausalLM.from_pretrained(HERE / plan.teacher, dtype=torch.float32).eval()
+    model = build(plan)
+    spent = run(model, lambda batch: loss_of(model, teacher, batch), plan, tokens, args.work / args.name)
+    nats = held_out_loss(model.eval(), test)
+    figures: dict[str, object] = {
+        "held_out_nats_per_token": round(nats, 4), "held_out_perplexity": round(math.exp(nats), 2),
+        "parameters": sum(p.numel() for p in model.parameters()), "seconds": round(spent), "seed": SEED,
+        "corpus": json.loads((args.work / "corpus.json").read_text()), "plan": asdict(plan),
+    }
+    print(json.dumps(figures), flush=True)
+    export(model, args.work, HERE / args.name, figures)
+
+
+if __name__ == "__main__":
+    main()
