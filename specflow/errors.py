@@ -1,4 +1,4 @@
-"""The three ways specflow stops: a recipe at fault, an illegal graph, a device that gave up."""
+"""The three ways specflow stops: a recipe at fault, a broken graph, a device that gave up."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ class RecipeError(Exception):
     """What the user wrote, or the files it names, cannot be run; carries the findings."""
 
     def __init__(self, diagnostics: Sequence[Diagnostic]) -> None:
-        super().__init__("; ".join(d.message for d in diagnostics))
+        """Keep the findings; the text of the exception is one line."""
+        super().__init__("; ".join(f"{d.code}: {d.message}" for d in diagnostics))
         self.diagnostics = tuple(diagnostics)
+
+    @property
+    def unreadable(self) -> bool:
+        """Whether the input could not be read at all, which exits 2 where findings exit 1."""
+        return any(d.code == "SF000" for d in self.diagnostics)
 
 
 class CompileError(Exception):
-    """An illegal step graph: a bug in specflow, never in a recipe."""
+    """A step graph that does not hold together: a bug in specflow, never in a recipe."""
 
 
-class RuntimeFault(Exception):
+class RuntimeFault(Exception):  # noqa: N818  (a fault of the machine, not of the program)
     """The machine could not go on: memory, device, disk."""
