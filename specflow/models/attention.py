@@ -1,0 +1,148 @@
+"""What does one forward attend to: the positions it writes, the masks it reads, and the attention itself.
+
+    B  rows      q  tokens a row      S  extent      H  query heads      K  key-value heads      G  H / K      E  head width
+
+The library's modules hand keys and values to `Step.update` and queries to `attend`, and carry the step from one to the
+other as an ordinary keyword. The name is registered for attention only, not for masks: the library then builds no mask
+of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AttentionInterface
+
+from specflow.errors import RuntimeFault
+from specflow.pools import KVPool
+
+ATTENTION = "specflow"
+# What modules pass along that changes nothing here; anything else must be None, or it would be ignored in silence.
+HARMLESS = frozenset(
+    {"dropout", "position_ids", "use_cache", "output_attentions", "is_causal", "cache"}
+)
+MOST_FOLDED = 64  # queries a row up to which the groups of a key-value head share one pass
+
+
+class Step:
+    """One forward over a pool: which positions are written, and who sees whom.
+
+    visible          [B, q, S]  bool: the query may read the position
+    query_positions  [B, q]     RoPE positions of the queries
+    key_positions    [B, S]     RoPE positions of the slots, read by sliding windows only
+    """
+
+    def __init__(
+        self,
+        pool: KVPool,
+        slots: Tensor,
+        visible: Tensor,
+        query_positions: Tensor,
+        key_positions: Tensor,
+        *,
+        dtype: torch.dtype,
+        first: int = 0,
+        views: dict[int, tuple[Tensor, Tensor]] | None = None,
+    ) -> None:
+        self.pool, self.slots, self.visible, self.first = pool, slots, visible, first
+        self.query_positions, self.key_positions = query_positions, key_positions
+        self.dtype = dtype
+        self._views = (
+            {} if views is None else views
+        )  # the views outlive the step: the pool never moves
+        self._flat: dict[int, Tensor] = {}
+        self._masks: dict[tuple[int | None, int], Tensor] = {}
+
+    def update(
+        self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write keys and values [B, K, q, E] of one layer; return its whole window [B, K, S, E]."""
+        heads = keys.shape[1]
+        flat = self._flat.get(heads)
+        if flat is None:
+            flat = self._flat[heads] = self.pool.flat_rows(self.slots, heads, self.first)
+        self.pool.write(layer, keys, values, flat)
+        view = self._views.get(layer)
+        if view is None:
+            rows, _, extent = self.visible.shape
+            view = self._views[layer] = self.pool.read(layer, rows, extent, self.first)
+        return view
+
+    def mask(self, window: int | None, groups: int) -> Tensor:
+        """The additive mask [B, 1, groups*q, S], made once a step for each window width and fold."""
+        mask = self._masks.get((window, groups))
+        if mask is None:
+            mask = self._masks[window, groups] = self._build(window, groups)
+        return mask
+
+    def _build(self, window: int | None, groups: int) -> Tensor:
+        if groups > 1:
+            rows, queries, extent = self.visible.shape
+            single = self.mask(window, 1)
+            return single.expand(rows, groups, queries, extent).reshape(rows, 1, -1, extent)
+        visible = self.visible
+        if window is not None:
+            distance = self.query_positions[:, :, None] - self.key_positions[:, None, :]
+            visible = visible & (distance < window)
+        # The lowest finite number, not -inf: a row that sees nothing must not write NaN into the pool.
+        mask = torch.zeros(visible.shape, dtype=self.dtype, device=visible.device)
+        return mask.masked_fill_(~visible, torch.finfo(self.dtype).min).unsqueeze(1)
+
+
+def attend(  # noqa: PLR0913 - the library calls it
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    step: Step,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **extra: Any,
+) -> tuple[Tensor, None]:
+    """Attention of queries [B, H, q, E] to a window [B, K, S, E], as [B, q, H, E]."""
+    del module, attention_mask
+    for name, given in extra.items():
+        if given is not None and name not in HARMLESS:
+            raise RuntimeFault(
+                f"attention argument `{name}` is not supported: use another target model"
+            )
+    return mix(query, key, value, step, scaling, sliding_window, softcap).transpose(1, 2), None
+
+
+def mix(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    step: Step,
+    scaling: float | None,
+    window: int | None,
+    softcap: float | None,
+) -> Tensor:
+    """What the queries read [B, H, q, E]; the queries of one key-value head are folded into one pass."""
+    rows, heads, queries, width = query.shape
+    groups = heads // key.shape[1]
+    if queries > MOST_FOLDED and softcap is None:
+        mask = step.mask(window, 1)
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, scale=scaling, enable_gqa=groups > 1
+        )
+    mask = step.mask(window, groups if queries > 1 else 1)
+    folded = query.reshape(rows, key.shape[1], groups * queries, width)
+    if softcap is None:
+        mixed = F.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scaling)
+    else:
+        scores = torch.matmul(folded, key.transpose(2, 3)) * (
+            width**-0.5 if scaling is None else scaling
+        )
+        scores = torch.tanh(scores / softcap) * softcap + mask
+        mixed = torch.matmul(torch.softmax(scores, dim=-1), value)
+    return mixed.reshape(rows, heads, queries, value.shape[-1])
+
+
+AttentionInterface.register(ATTENTION, attend)

@@ -1,0 +1,182 @@
+"""What does a causal language model say next: weights driven over our own pool, with no state of their own.
+
+B  rows      W  nodes a row      V  vocabulary      S  extent      P  prompt tokens      D  nodes of a path
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specflow.models.adapters import Adapter, adapt
+from specflow.models.attention import Step
+from specflow.models.loading import load_weights
+from specflow.pools import KVPool, LayerShape
+
+
+class LanguageModel:
+    """A causal model of the library: weights, sizes, and how long its forwards took.
+
+    `entered` and `left` are the clock at the begin and the end of the last forward, head included.
+    """
+
+    def __init__(self, adapter: Adapter, stop_ids: frozenset[int]) -> None:
+        self.adapter = adapter
+        self.stop_ids = stop_ids
+        self.vocab_size = adapter.vocab_size
+        self.max_positions = adapter.max_positions
+        self.layers = adapter.layers
+        self.device, self.dtype = adapter.device, adapter.dtype
+        self.forward_seconds, self.forwards = 0.0, 0
+        self.entered = self.left = 0.0
+        self.shapes = probe(self)
+
+    @classmethod
+    def load(cls, folder: Path, *, device: str, dtype: str) -> LanguageModel:
+        """The model of a safetensors folder, every weight accounted for."""
+        return cls.wrap(load_weights(folder, device=device, dtype=dtype))
+
+    @classmethod
+    def wrap(cls, model: PreTrainedModel) -> LanguageModel:
+        """A model in memory; its attention is ours from here on."""
+        return cls(adapt(model), find_stop_ids(model))
+
+    def pool(self, rows: int, length: int) -> KVPool:
+        """An empty pool for `rows` rows of `length` positions, allocated at once."""
+        return KVPool(rows, length, self.shapes, device=self.device, dtype=self.dtype)
+
+    def window(self, pool: KVPool, extent: int, *, row: int = 0) -> Window:
+        """This model over one pool, attending to its first `extent` positions; `row` is the row `prefill` fills."""
+        return Window(self, pool, extent, row)
+
+    def forward(
+        self, tokens: Tensor, positions: Tensor, step: Any, *, last: bool = False
+    ) -> Tensor:
+        """Logits [B, q, V] of tokens [B, q], or of the last one a row [B, V]."""
+        self.entered = perf_counter()
+        hidden = self.adapter.decode(tokens, positions, step)
+        logits = self.adapter.score(hidden[:, -1] if last else hidden)
+        self.left = perf_counter()
+        self.forward_seconds += self.left - self.entered
+        self.forwards += 1
+        return logits
+
+
+class Window:
+    """One model over one pool, attending to a fixed extent: shapes depend on (B, W, S) only."""
+
+    def __init__(self, model: LanguageModel, pool: KVPool, extent: int, row: int = 0) -> None:
+        self.model, self.pool, self.row = model, pool, row
+        self.extent = min(extent, pool.length)
+        self._positions = pool.positions[: self.extent]  # [S]
+        self._views: dict[int, dict[int, tuple[Tensor, Tensor]]] = {}  # rows -> views of each layer
+
+    def verify(self, tokens: Tensor, seq_lens: Tensor) -> Tensor:
+        """Logits [B, W, V] of a chain: token i at position and slot seq_lens + i, seeing all before it."""
+        return self._chain(tokens, seq_lens, last=False)
+
+    def decode(self, tokens: Tensor, seq_lens: Tensor) -> Tensor:
+        """Logits [B, V] of the last of the tokens [B, q], which follow one another as in `verify`."""
+        return self._chain(tokens, seq_lens, last=True)
+
+    @torch.inference_mode()
+    def verify_tree(
+        self, tokens: Tensor, seq_lens: Tensor, depths: Tensor, ancestors: Tensor
+    ) -> Tensor:
+        """Logits [B, W, V] of a tree: node i in slot seq_lens + i, at position seq_lens + its depth.
+
+        tokens     [B, W]     node 0 is the root
+        seq_lens   [B]        committed positions, seen by every node
+        depths     [B, W]     0 at the root
+        ancestors  [B, W, W]  bool, [b, i, j]: node i sees node j; itself included
+        """
+        width = tokens.shape[1]
+        node = (
+            self._positions - seq_lens[:, None]
+        )  # [B, S]: below 0 the prefix, from W on nothing yet
+        nearest = node.clamp(0, width - 1)
+        seen = ancestors.gather(2, nearest[:, None, :].expand(-1, width, -1))
+        inside = (node < width) & (node >= 0)
+        visible = (node < 0)[:, None] | (seen & inside[:, None])
+        key_depths = torch.where(node < 0, node, depths.gather(1, nearest))
+        positions = seq_lens[:, None] + depths
+        step = self._step(
+            seq_lens[:, None] + self.pool.positions[:width],
+            visible,
+            positions,
+            seq_lens[:, None] + key_depths,
+        )
+        return self.model.forward(tokens, positions, step)
+
+    @torch.inference_mode()
+    def prefill(self, tokens: Tensor, start: int = 0) -> Tensor:
+        """Logits [1, V] after tokens [P] or [1, P] of one row, written from position `start` on."""
+        tokens = tokens.reshape(1, -1)
+        extent = start + tokens.shape[1]
+        keys = self.pool.positions[None, :extent]
+        positions = keys[:, start:]
+        step = Step(
+            self.pool, positions, keys[:, None] <= positions[:, :, None], positions, keys,
+            dtype=self.model.dtype, first=self.row,
+        )  # fmt: skip
+        return self.model.forward(tokens, positions, step, last=True)
+
+    @torch.inference_mode()
+    def move_accepted(self, path: Tensor, seq_lens: Tensor) -> None:
+        """Make the accepted nodes path [B, D], padded with -1, the positions after seq_lens [B]."""
+        self.pool.move(path, seq_lens)
+
+    @torch.inference_mode()
+    def _chain(self, tokens: Tensor, seq_lens: Tensor, *, last: bool) -> Tensor:
+        positions = seq_lens[:, None] + self.pool.positions[: tokens.shape[1]]
+        visible = self._positions <= positions[:, :, None]
+        step = self._step(positions, visible, positions, self._positions[None])
+        return self.model.forward(tokens, positions, step, last=last)
+
+    def _step(
+        self, slots: Tensor, visible: Tensor, positions: Tensor, key_positions: Tensor
+    ) -> Step:
+        views = self._views.setdefault(slots.shape[0], {})
+        return Step(
+            self.pool, slots, visible, positions, key_positions, dtype=self.model.dtype, views=views
+        )
+
+
+class _Probe:
+    """Stands in for a step in the first forward: learns what each layer keeps."""
+
+    def __init__(self) -> None:
+        self.shapes: dict[int, LayerShape] = {}
+
+    def update(
+        self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
+        self.shapes[layer] = LayerShape(keys.shape[1], keys.shape[-1], values.shape[-1])
+        return keys, values
+
+    def mask(self, _window: int | None, _groups: int) -> None:
+        return None
+
+
+@torch.inference_mode()
+def probe(model: LanguageModel) -> dict[int, LayerShape]:
+    """What each layer keeps a position, from a forward of one token."""
+    recorder = _Probe()
+    zero = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
+    model.forward(zero, zero, recorder)
+    model.forward_seconds, model.forwards = 0.0, 0
+    return recorder.shapes
+
+
+def find_stop_ids(model: PreTrainedModel) -> frozenset[int]:
+    """The tokens that end a text, from the generation config or else the model's own."""
+    for config in (model.generation_config, model.config.get_text_config()):
+        ids = getattr(config, "eos_token_id", None)
+        if ids is not None:
+            return frozenset([ids] if isinstance(ids, int) else ids)
+    return frozenset()

@@ -1,0 +1,115 @@
+"""Where do the keys and values of a batch live: static slots of fixed length, one per row of the batch.
+
+    B  rows of the batch      S  positions attended to (extent)      D  nodes of a path
+    H  key-value heads        E  width of one head                   N  rows of a flat layer
+
+Row r of the batch owns slot r, so a batch of B rows is the view `[:B]` and nothing is gathered to read it. Heads come
+before positions in memory, because attention reads one head along its positions. All layers of one (H, E) share a
+block, so moving accepted nodes is one gather and one scatter a block, whatever the number of layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """What one layer keeps a position; MLA keeps its latents, so keys and values may differ in width."""
+
+    heads: int
+    key_dim: int
+    value_dim: int
+
+
+class KVPool:
+    """Keys and values of `slots` rows of `length` positions, and one trash row a layer for writes out of range."""
+
+    def __init__(
+        self,
+        slots: int,
+        length: int,
+        shapes: Mapping[int, LayerShape],
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.slots, self.length = slots, length
+        self.shapes = dict(shapes)
+        self.positions = torch.arange(length, device=device)  # [length]
+        self._bases: dict[
+            int, Tensor
+        ] = {}  # heads -> [slots, H, 1]: first flat row of each head of each slot
+        self._blocks: dict[tuple[int, int], Tensor] = {}  # (heads, dim) -> [tensors, N, E]
+        self._keys: dict[int, Tensor] = {}  # layer -> [N, E]
+        self._values: dict[int, Tensor] = {}
+        self._allocate(device, dtype)
+
+    def _allocate(self, device: torch.device | str, dtype: torch.dtype) -> None:
+        wanted: dict[tuple[int, int], list[tuple[dict[int, Tensor], int]]] = {}
+        for layer, shape in self.shapes.items():
+            wanted.setdefault((shape.heads, shape.key_dim), []).append((self._keys, layer))
+            wanted.setdefault((shape.heads, shape.value_dim), []).append((self._values, layer))
+        for (heads, dim), owners in wanted.items():
+            rows = self.slots * heads * self.length + 1  # the last one is the trash row
+            # Zeros, never empty memory: a NaN in a masked position still poisons attention.
+            block = torch.zeros(len(owners), rows, dim, device=device, dtype=dtype)
+            self._blocks[heads, dim] = block
+            for tensor, (table, layer) in zip(block, owners, strict=True):
+                table[layer] = tensor
+            if heads not in self._bases:
+                first = torch.arange(self.slots * heads, device=device) * self.length
+                self._bases[heads] = first.view(self.slots, heads, 1)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all blocks."""
+        return sum(block.nbytes for block in self._blocks.values())
+
+    def flat_rows(self, positions: Tensor, heads: int, first: int = 0) -> Tensor:
+        """Flat rows of positions [B, q] of the batch rows from `first` on, [B*H*q]; out of range is the trash row."""
+        base = self._bases[heads][first : first + positions.shape[0]]
+        rows = base + positions[:, None]
+        trash = self.slots * heads * self.length
+        return rows.masked_fill_((positions >= self.length)[:, None], trash).reshape(-1)
+
+    def write(self, layer: int, keys: Tensor, values: Tensor, flat: Tensor) -> None:
+        """Put keys and values [B, H, q, E] into the flat rows [B*H*q] of one layer."""
+        self._keys[layer].index_copy_(0, flat, keys.reshape(-1, keys.shape[-1]))
+        self._values[layer].index_copy_(0, flat, values.reshape(-1, values.shape[-1]))
+
+    def read(self, layer: int, rows: int, extent: int, first: int = 0) -> tuple[Tensor, Tensor]:
+        """Keys and values [B, H, S, E] of one layer as views of the pool."""
+        heads = self.shapes[layer].heads
+        keys, values = (
+            table[layer][:-1].view(self.slots, heads, self.length, -1)[
+                first : first + rows, :, :extent
+            ]
+            for table in (self._keys, self._values)
+        )
+        return keys, values
+
+    def move(self, path: Tensor, seq_lens: Tensor) -> None:
+        """Make node path[b, d], written at seq_lens[b] + path[b, d], occupy position seq_lens[b] + d.
+
+        path      [B, D]  indices of accepted nodes, ascending, padded with -1
+        seq_lens  [B]     positions committed before this step
+        """
+        depth = self.positions[: path.shape[1]].expand_as(path)
+        start = seq_lens[:, None]
+        source = start + torch.where(path < 0, depth, path)  # a pad copies a position onto itself
+        target = start + depth
+        for (heads, _), block in self._blocks.items():
+            # Gather everything before scattering: the source of one node may be the target of another.
+            moved = block.index_select(1, self.flat_rows(source, heads))
+            block.index_copy_(1, self.flat_rows(target, heads), moved)
+
+    def copy_row(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` positions of one slot to another: a batch closes the gap of a finished row."""
+        for (heads, dim), block in self._blocks.items():
+            slots = block[:, :-1].unflatten(1, (self.slots, heads, self.length))
+            slots[:, target, :, :length] = slots[:, source, :, :length]
