@@ -142,6 +142,14 @@ def test_breadth_narrows_with_length_in_whole_numbers() -> None:
     assert Trie(depth=1, breadth=(2, 3)).breadths == (2,)
 
 
+def test_a_longer_match_spreads_less() -> None:
+    trie = trie_of([1, 2], [1, 3], [1, 4], [1, 5], depth=5, breadth=(1, 4))
+    assert trie.breadths == (4, 3, 2, 1, 1)
+    assert trie.propose([1], 8).tokens[:5] == [1, 5, 4, 3, PADDING]
+    trie = trie_of([1, 2, 6], [1, 2, 7], [1, 2, 8], depth=5, breadth=(1, 4))
+    assert trie.propose([1], 8).tokens[:5] == [1, 2, 8, 7, PADDING]
+
+
 def test_breadth_one_is_a_chain() -> None:
     proposal = trie_of(REPEATS, breadth=(1, 1)).propose([2], 5)
     assert proposal == Proposal([2, 6, PADDING, PADDING, PADDING], [-1, 0, 0, 0, 0], 2, 1)
