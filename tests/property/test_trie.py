@@ -8,7 +8,7 @@ from typing import Literal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specflow.kernels.trie import PADDING, Node, Proposal, Trie
+from specflow.models.trie import PADDING, Node, Proposal, Trie
 
 Text = tuple[int, ...]
 

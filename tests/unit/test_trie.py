@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specflow.kernels.trie import PADDING, Node, Proposal, Trie
+from specflow.models.trie import PADDING, Node, Proposal, Trie
 
 COUNTING = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
 REPDIGITS = [1, 2, 3, 44, 55, 66, 77, 88, 99, 100]

@@ -1,0 +1,126 @@
+"""Where step modules live, when one is stale, and how it is imported so that tracebacks show real lines."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import ModuleType
+
+from specflow.errors import RuntimeFault
+
+MANIFEST = "made.json"
+
+
+class StaleReason(StrEnum):
+    """Why a module on disk is not the one to run."""
+
+    MISSING = "missing"
+    RECIPE_CHANGED = "recipe-changed"
+    STAGE_CHANGED = "stage-changed"
+    TEMPLATE_CHANGED = "template-changed"
+    SPECFLOW_CHANGED = "specflow-changed"
+    EDITED_BY_HAND = "edited-by-hand"
+
+
+_REASONS = {
+    "recipe": StaleReason.RECIPE_CHANGED,
+    "stages": StaleReason.STAGE_CHANGED,
+    "templates": StaleReason.TEMPLATE_CHANGED,
+    "specflow": StaleReason.SPECFLOW_CHANGED,
+}
+
+
+@dataclass(frozen=True)
+class StepModule:
+    """A generated step: its text, its kernels' text, and the digests it was made from."""
+
+    name: str
+    source: str
+    rows: str
+    made: tuple[tuple[str, str], ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """Eight hex digits of all it was made from."""
+        return hashlib.sha256(repr(self.made).encode()).hexdigest()[:8]
+
+    @property
+    def files(self) -> dict[str, str]:
+        """File names and texts of the module's folder."""
+        files = {"step.py": self.source}
+        return files | {"rows.py": self.rows} if self.rows else files
+
+    def folder(self, root: Path) -> Path:
+        """Where it lies under a root: the recipe's own name."""
+        return root.joinpath(*_safe(self.name))
+
+    def stale(self, root: Path) -> StaleReason | None:
+        """Why what lies under the root has to be written again, or None."""
+        folder = self.folder(root)
+        try:
+            kept = json.loads((folder / MANIFEST).read_text())
+            texts = {name: (folder / name).read_text() for name in kept["files"]}
+            edited = any(_digest(text) != kept["files"][name] for name, text in texts.items())
+        except (OSError, ValueError, KeyError, TypeError):
+            return StaleReason.MISSING
+        if edited:
+            return StaleReason.EDITED_BY_HAND
+        return next((_REASONS[k] for k, v in self.made if kept["made"].get(k) != v), None)
+
+    def write(self, root: Path) -> Path:
+        """Write the folder, each file whole or not at all; returns step.py."""
+        folder = self.folder(root)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, text in self.files.items():
+                _replace(folder / name, text)
+            kept = {"made": dict(self.made), "files": {n: _digest(t) for n, t in self.files.items()}}
+            _replace(folder / MANIFEST, json.dumps(kept, indent=1) + "\n")
+        except OSError as error:
+            raise RuntimeFault(f"cannot write the step module to {folder}: {error.strerror}") from error
+        return folder / "step.py"
+
+    def load(self, root: Path) -> ModuleType:
+        """Write it where it is stale, import it, and return the module."""
+        if self.stale(root) is not None:
+            self.write(root)
+        file = self.folder(root) / "step.py"
+        name = f"specflow_step_{self.fingerprint}"
+        spec = importlib.util.spec_from_file_location(
+            name, file, submodule_search_locations=[str(file.parent)]
+        )
+        if spec is None or spec.loader is None:
+            raise RuntimeFault(f"cannot import {file}")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+        return module
+
+
+def _replace(file: Path, text: str) -> None:
+    """Write a file beside its place, then move it there: a killed run leaves the old one or the new one."""
+    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as opened:
+            opened.write(text)
+        Path(name).replace(file)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _safe(name: str) -> list[str]:
+    """A recipe's name as folders: nothing that climbs out, nothing a file system minds."""
+    parts = ["".join(c if c.isalnum() or c in "-_." else "_" for c in part).strip(".") for part in name.split("/")]
+    return [p for p in parts if p] or ["recipe"]

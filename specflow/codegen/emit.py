@@ -1,0 +1,229 @@
+"""Emission: the step graph becomes a Python module, and each fused run a Triton kernel beside it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+import specflow
+from specflow.codegen.cache import StepModule
+from specflow.codegen.rows import kernels
+from specflow.codegen.spell import INDENT, MODELS, operand, shape_of, spell
+from specflow.graph import Buffer, Constant, Fused, Op, Phase, StepGraph, Value, Variant
+from specflow.graph.ir import leaves, reads
+from specflow.graph.ops import OPS
+from specflow.recipe import ResolvedRecipe
+from specflow.stages import COMMITS, DRAFTS, VERIFIES
+
+HERE = Path(__file__).parent
+DTYPES = {"int64": "torch.int64", "bool": "torch.bool", "float": "torch.float32"}
+
+
+@dataclass(frozen=True)
+class _Function:
+    """One function of the module, as the template lays it out."""
+
+    name: str
+    doc: str
+    arguments: str
+    returns: str
+    lines: tuple[str, ...]
+
+
+def emit(graph: StepGraph, recipe: ResolvedRecipe) -> StepModule:
+    """The step module of a graph: source text, the kernels' source, and what both were made from."""
+    made = {"recipe": recipe.fingerprint, "stages": stages_digest(recipe), "templates": templates_digest(),
+            "specflow": specflow.__version__}
+    fused = [n for p in graph.phases for n in p.nodes if isinstance(n, Fused)]
+    on_device = recipe.run.device != "cpu"
+    step = _render(
+        "step.py.j2",
+        name=recipe.name, made=made, axes=_axes(graph, recipe), cost=_cost(graph, recipe),
+        legend=_legend(recipe), constants=graph.constants, buffers=graph.buffers,
+        functions=_functions(graph, spelled=not on_device), steps=[_step(v, graph) for v in graph.variants],
+        variants=graph.variants, hosts=_hosts(graph), types=_types(graph), dtypes=DTYPES, shape=shape_of,
+        kernels=sorted({OPS[n.kind].kernel for n in _called(graph, rows=not on_device)} - {""}),
+        dims=_dims, fused=[f.name for f in fused] if on_device else [],
+    )
+    rows = _render("rows.py.j2", name=recipe.name, kernels=kernels(graph)) if fused else ""
+    return StepModule(recipe.name, step, rows, tuple(sorted(made.items())))
+
+
+def _called(graph: StepGraph, *, rows: bool) -> list[Op]:
+    """Ops that the step module itself calls: with a kernel for the fused runs, not the ones inside."""
+    out: list[Op] = []
+    for phase in graph.phases:
+        for node in phase.nodes:
+            if rows or not isinstance(node, Fused):
+                out += [n for n in leaves((node,)) if isinstance(n, Op)]
+    return out
+
+
+def _functions(graph: StepGraph, *, spelled: bool) -> list[_Function]:
+    """Each phase as a function; each fused run spelled out before the phase that calls it."""
+    out: list[_Function] = []
+    for phase in graph.phases:
+        for node in phase.nodes:
+            if isinstance(node, Fused) and spelled:
+                out.append(_rows_function(node))
+        out.append(_phase_function(phase))
+    return out
+
+
+def _rows_function(node: Fused) -> _Function:
+    doc = "One request a row: in torch here, as one Triton kernel in rows.py."
+    lines = spell(node.body, "", node.outputs, fused=True)
+    if node.outputs:
+        lines.append("return " + ", ".join(v.name for v in node.outputs))
+    return _Function(node.name, doc, _arguments(("state: State", *_typed(node.inputs))), _returns(node.outputs),
+                     tuple(lines))
+
+
+def _phase_function(phase: Phase) -> _Function:
+    model = MODELS.get(phase.model, "") if _runs_model(phase) else ""
+    lines = spell(phase.nodes, model, phase.outputs)
+    returns = _returns(phase.outputs)
+    if phase.choice is not None:
+        c = phase.choice
+        lines.append(f'return "{c.then}" if {c.value.name} >= {c.least.name} else "{c.otherwise}"')
+        returns = "str"
+    elif phase.outputs:
+        last = lines[-1] if lines else ""
+        name = phase.outputs[0].name
+        if len(phase.outputs) == 1 and last.startswith(f"{name} = "):
+            lines[-1] = "return " + last.removeprefix(f"{name} = ")
+        else:
+            lines.append("return " + ", ".join(v.name for v in phase.outputs))
+    arguments = _phase_arguments(phase)
+    return _Function(phase.name, phase.doc, _arguments(arguments), returns, tuple(lines))
+
+
+def _runs_model(phase: Phase) -> bool:
+    """Whether any line of a phase names its model."""
+    return any(isinstance(n, Op) and "{model}" in OPS[n.kind].spelling for n in leaves(phase.nodes))
+
+
+def _reads_state(phase: Phase) -> bool:
+    """Whether a phase touches any state; a host phase may not."""
+    return any(not isinstance(n, Op) or any(isinstance(o, Buffer) for o in reads(n)) for n in leaves(phase.nodes))
+
+
+def _phase_arguments(phase: Phase) -> tuple[str, ...]:
+    model = (f"{MODELS[phase.model]}: {_model_type(phase)}",) if _runs_model(phase) else ()
+    state = ("state: State",) if _reads_state(phase) else ()
+    return (*model, *state, *_typed(phase.inputs))
+
+
+def _model_type(phase: Phase) -> str:
+    if phase.place == "host":
+        return "Lookup"
+    return "Target" if phase.model == "target" else "Draft"
+
+
+def _types(graph: StepGraph) -> list[str]:
+    """The protocols of `specflow.models` that the module names."""
+    return sorted({_model_type(p) for p in graph.phases if _runs_model(p)} | {"Target"})
+
+
+def _arguments(arguments: Iterable[str]) -> str:
+    return ", ".join(arguments)
+
+
+def _typed(values: Iterable[Value]) -> tuple[str, ...]:
+    return tuple(f"{v.name}: {'list[list[int]]' if v.dtype == 'list' else 'Tensor'}" for v in values)
+
+
+def _returns(outputs: tuple[Value, ...]) -> str:
+    if not outputs:
+        return "None"
+    return "Tensor" if len(outputs) == 1 else f"tuple[{', '.join(['Tensor'] * len(outputs))}]"
+
+
+def _step(variant: Variant, graph: StepGraph) -> _Function:
+    """The function that runs a variant's phases in order."""
+    name = "step" if variant is graph.variants[0] else f"step_{variant.name}"
+    lines = []
+    for phase in map(graph.phase, variant.phases):
+        model = [MODELS[phase.model]] if _runs_model(phase) else []
+        state = ["state"] if _reads_state(phase) else []
+        call = f"{phase.name}({', '.join([*model, *state, *(v.name for v in phase.inputs)])})"
+        outs = ", ".join(v.name for v in phase.outputs)
+        lines.append(f"{outs} = {call}" if outs else call)
+    drafts = any(graph.phase(p).model == "draft" for p in variant.phases)
+    drafter = "drafter: Draft" if drafts else "_drafter: object"
+    doc = f"One captured step: {variant.doc}. No host sync, no data-dependent branch."
+    return _Function(name, doc, f"target: Target, {drafter}, state: State", "None", tuple(lines))
+
+
+def _hosts(graph: StepGraph) -> dict[str, str]:
+    """The host phases by what they are for: HOST_DRAFT and HOST_COMMIT of the module."""
+    found = {p.role: p.name for p in graph.phases if p.place == "host"}
+    return {"HOST_DRAFT": found.get("draft", "None"), "HOST_COMMIT": found.get("commit", "None")}
+
+
+def _dims(buffer: Buffer, recipe_width: str = "NUM_DRAFT_TOKENS") -> str:
+    """A buffer's shape as code: rows, then W or K in terms of the constant."""
+    spelled = {"B": "rows", "W": recipe_width, "K": f"{recipe_width} - 1"}
+    return ", ".join(spelled.get(str(d), str(d)) for d in buffer.shape)
+
+
+def _axes(graph: StepGraph, recipe: ResolvedRecipe) -> list[tuple[str, str, str]]:
+    """The four axes with a word on each, for the head of the module."""
+    draft, verify, commit = DRAFTS[recipe.stages[0]], VERIFIES[recipe.stages[1]], COMMITS[recipe.stages[2]]
+    width = recipe["verify.num_draft_tokens"]
+    shape = "the bonus token alone" if width == 1 else verify.doc.format(W=width, K=width - 1)
+    if len(graph.variants) > 1:
+        shape += "; one position where nothing matches"
+    return [("signal", recipe.axes.signal, draft.doc), ("guess", recipe.axes.guess, draft.cost(recipe.draft)),
+            ("verify", recipe.axes.shape, f"{shape}, {recipe['verify.accept']}"),
+            ("draft_state", recipe.axes.draft_state, commit.doc)]
+
+
+def _cost(graph: StepGraph, recipe: ResolvedRecipe) -> str:
+    draft = DRAFTS[recipe.stages[0]].cost(recipe.draft)
+    width = recipe["verify.num_draft_tokens"]
+    single = " or 1" if len(graph.variants) > 1 else ""
+    return f"{draft}, 1 target forward of {width}{single} position{'s' if width > 1 else ''}"
+
+
+def _legend(recipe: ResolvedRecipe) -> str:
+    width = recipe["verify.num_draft_tokens"]
+    guesses = f"K = {width - 1} guesses, " if width > 1 else ""
+    return f"B requests, {guesses}W = {width} verified positions, V target vocabulary"
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=FileSystemLoader(HERE / "templates"), trim_blocks=True, lstrip_blocks=True,
+        keep_trailing_newline=True, undefined=StrictUndefined, autoescape=False,
+    )
+
+
+def _render(template: str, **values: Any) -> str:
+    return _environment().get_template(template).render(indent=INDENT, operand=operand, **values)
+
+
+@cache
+def templates_digest() -> str:
+    """A digest of everything in this package that shapes the text of a module."""
+    files = sorted((*HERE.glob("*.py"), *(HERE / "templates").glob("*.j2")))
+    return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()[:8]
+
+
+def stages_digest(recipe: ResolvedRecipe) -> str:
+    """A digest of the stage files, the graph and the ops that a recipe is lowered with."""
+    package = Path(specflow.__file__).parent
+    kinds = zip(("draft", "verify", "commit"), recipe.stages, strict=True)
+    files = [package / "stages" / f"{kind}_{name.lower()}.py" for kind, name in kinds]
+    files += sorted((package / "graph").glob("*.py")) + [package / "lower.py", package / "stages" / "base.py"]
+    return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()[:8]
+
+
+__all__ = ["Constant", "emit"]

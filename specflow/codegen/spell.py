@@ -1,0 +1,120 @@
+"""How nodes of the graph are spelled as lines of Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from specflow.graph import Buffer, Constant, Fused, Node, Op, Operand, Repeat, Store, Value
+from specflow.graph.ir import reads
+from specflow.graph.ops import OPS
+
+INDENT = "    "
+WIDTH = 100
+MODELS = {"target": "target", "draft": "drafter"}
+
+
+def spell(nodes: Sequence[Node], model: str, outputs: Sequence[Value], *, fused: bool = False) -> list[str]:
+    """The lines of a body, without indentation; a value used once, by the store after it, is written inside it.
+
+    model    the name in the module of the model that the phase runs
+    outputs  values the phase gives: these keep their names
+    fused    the nodes are a fused run itself, spelled out
+    """
+    lines: list[str] = []
+    skip = False
+    for i, node in enumerate(nodes):
+        if skip:
+            skip = False
+            continue
+        after = nodes[i + 1] if i + 1 < len(nodes) else None
+        inner = _inlined(node, after, nodes, outputs)
+        if inner is not None and isinstance(after, Store):
+            lines += _store(after, model, inner)
+            skip = True
+        else:
+            lines += _lines(node, model, fused=fused)
+    return lines
+
+
+def _inlined(node: Node, after: Node | None, nodes: Sequence[Node], outputs: Sequence[Value]) -> Op | None:
+    """The op itself, where its one result is read by the store after it and by nobody else."""
+    if not isinstance(node, Op) or len(node.outputs) != 1 or not isinstance(after, Store):
+        return None
+    value = node.outputs[0]
+    readers = sum(o == value for n in nodes for o in reads(n))
+    return node if after.value == value and readers == 1 and value not in outputs else None
+
+
+def _lines(node: Node, model: str, *, fused: bool) -> list[str]:
+    if isinstance(node, Op):
+        return [_op(node, model)]
+    if isinstance(node, Store):
+        return _store(node, model, None)
+    if isinstance(node, Fused) and not fused:
+        return [_call(node)]
+    if isinstance(node, Repeat):
+        return list(_repeat(node, model))
+    raise TypeError(f"{node} has no spelling")
+
+
+def _op(node: Op, model: str) -> str:
+    outs = ", ".join(v.name for v in node.outputs)
+    shapes = ", ".join(shape_of(v) for v in node.outputs if v.shape)
+    left = f"{outs} = " if outs else ""
+    return comment(left + expression(node, model), ", ".join(filter(None, (shapes, node.note))))
+
+
+def expression(node: Op, model: str) -> str:
+    """The right-hand side of an op."""
+    return OPS[node.kind].spelling.format(*map(operand, node.inputs), model=model)
+
+
+def _store(node: Store, model: str, inner: Op | None) -> list[str]:
+    buffer = f"state.{node.buffer.name}"
+    if isinstance(node.value, int):
+        call = f"{buffer}.add_({node.value})" if node.mode == "add" else f"{buffer}.fill_({node.value})"
+    else:
+        value = expression(inner, model) if inner is not None else operand(node.value)
+        call = f"{buffer}.add_({value})" if node.mode == "add" else f"{buffer}.copy_({value})"
+    return [comment(call, node.note)]
+
+
+def _repeat(node: Repeat, model: str) -> Iterator[str]:
+    """A loop: carried values keep one name, and a list gathers each turn's where it is asked for."""
+    for carry in node.carries:
+        if carry.collected:
+            yield f"{carry.collected} = [{carry.start.name}]"
+    yield f"for {node.index} in range({node.first}, {node.times.name}):"
+    renamed = {c.next.name: c.name for c in node.carries}
+    for line in spell(node.body, model, tuple(c.next for c in node.carries)):
+        yield INDENT + line
+    for carry in node.carries:
+        if renamed[carry.next.name] != carry.next.name:
+            yield f"{INDENT}{carry.name} = {carry.next.name}"
+        if carry.collected:
+            yield f"{INDENT}{carry.collected}.append({carry.name})"
+
+
+def _call(node: Fused) -> str:
+    outs = ", ".join(v.name for v in node.outputs)
+    call = f"{node.name}({', '.join(['state', *(v.name for v in node.inputs)])})"
+    shapes = ", ".join(shape_of(v) for v in node.outputs)
+    return comment(f"{outs} = {call}" if outs else call, shapes)
+
+
+def operand(value: Operand) -> str:
+    """An operand as the module names it."""
+    if isinstance(value, Buffer):
+        return f"state.{value.name}"
+    return value.name if isinstance(value, Value | Constant) else str(value)
+
+
+def shape_of(value: Value | Buffer) -> str:
+    """A shape as comments write it: [B, W]."""
+    return "[" + ", ".join(map(str, value.shape)) + "]"
+
+
+def comment(code: str, text: str) -> str:
+    """A line with its comment, where both fit into the width less two indents."""
+    line = f"{code}  # {text}" if text else code
+    return line if len(line) <= WIDTH - 2 * len(INDENT) else code

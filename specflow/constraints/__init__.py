@@ -1,0 +1,37 @@
+"""The rules that span stages, and the list of all rules."""
+
+from __future__ import annotations
+
+from specflow.constraints.axes import axis_mismatch
+from specflow.constraints.checkpoints import (
+    missing_checkpoint,
+    tokenizer_mismatch,
+    unreadable_checkpoint,
+    vocabulary_mismatch,
+)
+from specflow.constraints.fields import FIELD_RULES, FieldRule
+from specflow.constraints.run import half_precision_on_cpu, longer_than_context, useless_allow
+from specflow.constraints.shapes import chain_width_mismatch
+from specflow.rules import Rule
+from specflow.stages import DRAFTS
+
+SPANNING: tuple[Rule, ...] = (
+    chain_width_mismatch,
+    vocabulary_mismatch,
+    tokenizer_mismatch,
+    axis_mismatch,
+    missing_checkpoint,
+    unreadable_checkpoint,
+    longer_than_context,
+    half_precision_on_cpu,
+    useless_allow,
+)
+
+
+def rules() -> tuple[Rule, ...]:
+    """Every rule a resolved recipe is held to, by code; those of stages too."""
+    staged = [rule for name in DRAFTS.names() for rule in DRAFTS[name].rules]
+    return tuple(sorted((*SPANNING, *staged), key=lambda r: r.code))
+
+
+__all__ = ["FIELD_RULES", "SPANNING", "FieldRule", "rules"]

@@ -1,0 +1,110 @@
+"""SF020 to SF029 and SF060 to SF069: what is told from headers, before any weight loads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from specflow.recipe import ResolvedRecipe
+from specflow.rules import Finding, rule
+
+MODELS = ("target", "draft")
+
+
+@rule("SF020", "vocabulary-mismatch")
+def vocabulary_mismatch(r: ResolvedRecipe) -> Iterator[Finding]:
+    """A tokenizer has no token that its model lacks.
+
+    ## Why
+    A token id beyond the embedding has no row. A vocabulary padded beyond the tokenizer is common and
+    harmless; the other way round the first such token ends the run.
+
+    ## Example
+    A folder whose tokenizer.json has 2,053 tokens beside a config.json with `vocab_size: 2048`.
+
+    ## Fix
+    Take tokenizer and weights from one checkpoint.
+    """
+    for block in MODELS:
+        facts = r.facts[block]
+        if facts.vocab_size and facts.tokenizer_size > facts.vocab_size:
+            yield Finding(
+                at=f"{block}.model",
+                message=f"the tokenizer of `{facts.model}` knows {facts.tokenizer_size} tokens, "
+                        f"its model {facts.vocab_size}",
+                label="tokenizer and model differ",
+                help="take tokenizer.json and the weights from one checkpoint",
+            )
+
+
+@rule("SF024", "tokenizer-mismatch")
+def tokenizer_mismatch(r: ResolvedRecipe) -> Iterator[Finding]:
+    """A draft model speaks the target's tokens.
+
+    ## Why
+    A guess is a token id. Where the same id means another token to the draft, guesses are accepted by
+    chance only: the run is correct and slower than plain decoding, and nothing says why.
+
+    ## Example
+    A draft of another model family beside the target.
+
+    ## Fix
+    Name a draft of the target's family, with the same tokenizer.json.
+    """
+    target, draft = r.facts["target"], r.facts["draft"]
+    if target.tokens and draft.tokens and target.tokens != draft.tokens:
+        yield Finding(
+            at="draft.model",
+            message=f"`{draft.model}` has another tokenizer than `{target.model}`",
+            label=f"{draft.tokenizer_size} tokens",
+            because={"target.model": f"{target.tokenizer_size} tokens"},
+            help="name a draft whose tokenizer.json maps the same tokens to the same ids",
+        )
+
+
+@rule("SF061", "missing-checkpoint")
+def missing_checkpoint(r: ResolvedRecipe) -> Iterator[Finding]:
+    """A model that is named exists.
+
+    ## Why
+    It is told before anything loads.
+
+    ## Example
+    ```yaml
+    target: {model: builtin:pico-lama}
+    draft: {algorithm: NGRAM}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: builtin:pico-llama}
+    draft: {algorithm: NGRAM}
+    ```
+
+    ## Fix
+    Correct the path, or name one of the built-in models.
+    """
+    yield from _problems(r, "missing")
+
+
+@rule("SF063", "unreadable-checkpoint")
+def unreadable_checkpoint(r: ResolvedRecipe) -> Iterator[Finding]:
+    """A checkpoint is whole: config.json, and weights in safetensors or GGUF.
+
+    ## Why
+    Only safetensors and GGUF are loaded, since a pickle can run code. A file cut short by a broken
+    download is told from its header and its size.
+
+    ## Example
+    A folder that holds `pytorch_model.bin` and no safetensors file.
+
+    ## Fix
+    Download the checkpoint again, or convert it to safetensors.
+    """
+    yield from _problems(r, "unreadable")
+
+
+def _problems(r: ResolvedRecipe, kind: str) -> Iterator[Finding]:
+    for block in MODELS:
+        problem = r.facts[block].problem
+        if problem is not None and problem.kind == kind:
+            yield Finding(at=f"{block}.model", message=problem.message, label=kind, help=problem.help)

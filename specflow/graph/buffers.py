@@ -1,0 +1,25 @@
+"""State planning: keep the buffers that the step touches, in the order a reader wants them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from specflow.graph.ir import Buffer, Constant, StepGraph, leaves, reads, writes
+
+# The host reads these two after every step, whatever the recipe (session.py).
+OUTPUTS = ("accept_len", "output_tokens")
+
+
+def plan(graph: StepGraph) -> StepGraph:
+    """Drop buffers and constants that no phase touches; outputs for the host come last."""
+    used: set[str] = set()
+    for phase in graph.phases:
+        for node in phase.nodes:
+            used |= {o.name for o in reads(node) if isinstance(o, Buffer | Constant)}
+            used |= {o.name for o in writes(node) if isinstance(o, Buffer)}
+        if phase.choice:
+            used.add(phase.choice.least.name)
+    widths = {str(d) for p in graph.phases for n in leaves(p.nodes) for v in writes(n) for d in v.shape}
+    kept = sorted((b for b in graph.buffers if b.name in used), key=lambda b: b.name in OUTPUTS)
+    constants = tuple(c for c in graph.constants if c.name in used or c.name in widths)
+    return replace(graph, buffers=tuple(kept), constants=constants)

@@ -1,0 +1,132 @@
+"""What a legal step graph is, before the passes and after them."""
+
+from __future__ import annotations
+
+from specflow.errors import CompileError
+from specflow.graph.ir import Buffer, Constant, Fused, Node, Op, Phase, Repeat, StepGraph, Store, Value, leaves, reads
+from specflow.graph.ops import OPS
+
+BUILT = "built"
+LOWERED = "lowered"
+
+
+def check(graph: StepGraph, level: str) -> None:
+    """Raise CompileError where the graph breaks a law; `level` is BUILT or LOWERED."""
+    declared = {*graph.buffers, *graph.constants}
+    for phase in graph.phases:
+        _phase(phase, declared)
+        if level == LOWERED:
+            _lowered(phase)
+    names = [p.name for p in graph.phases]
+    if len(set(names)) != len(names):
+        raise CompileError(f"two phases have one name: {names}")
+    for variant in graph.variants:
+        for name in variant.phases:
+            if name not in names or graph.phase(name).place != "device":
+                raise CompileError(f"variant `{variant.name}` runs `{name}`, which is no device phase")
+        _flow(graph, variant.phases)
+
+
+def _flow(graph: StepGraph, phases: tuple[str, ...]) -> None:
+    """Each phase's arguments were returned by an earlier phase of the variant."""
+    known: set[str] = set()
+    for phase in map(graph.phase, phases):
+        missing = [v.name for v in phase.inputs if v.name not in known]
+        if missing:
+            raise CompileError(f"phase `{phase.name}` takes {missing}, which no earlier phase gives")
+        known |= {v.name for v in phase.outputs}
+
+
+def _phase(phase: Phase, declared: set[Buffer | Constant]) -> None:
+    known = {v.name for v in phase.inputs}
+    for node in phase.nodes:
+        known |= _node(node, known, declared, phase)
+    for value in phase.outputs:
+        if value.name not in known:
+            raise CompileError(f"phase `{phase.name}` returns `{value.name}`, which it never assigns")
+
+
+def _node(node: Node, known: set[str], declared: set[Buffer | Constant], phase: Phase) -> set[str]:
+    """Check a node; returns the names it assigns."""
+    if isinstance(node, Repeat):
+        inside = known | {node.index}
+        for inner in node.body:
+            inside |= _node(inner, inside, declared, phase)
+        missing = [c.next.name for c in node.carries if c.next.name not in inside]
+        if missing:
+            raise CompileError(f"a loop of `{phase.name}` carries {missing}, which its body never assigns")
+        return {c.name for c in node.carries} | {c.collected for c in node.carries if c.collected}
+    if isinstance(node, Fused):
+        inside = set(known)
+        for inner in node.body:
+            inside |= _node(inner, inside, declared, phase)
+        return {v.name for v in node.outputs}
+    for operand in reads(node):
+        if isinstance(operand, Value) and operand.name not in known:
+            raise CompileError(f"`{operand.name}` is read in `{phase.name}` before it is assigned")
+        if isinstance(operand, Buffer | Constant) and operand not in declared:
+            raise CompileError(f"`{operand.name}` is not declared")
+    if isinstance(node, Store):
+        if node.buffer not in declared:
+            raise CompileError(f"state `{node.buffer.name}` is not declared")
+        return set()
+    return _op(node, known, phase)
+
+
+def _op(node: Op, known: set[str], phase: Phase) -> set[str]:
+    spec = OPS.get(node.kind)
+    if spec is None:
+        raise CompileError(f"`{node.kind}` is no op")
+    if (len(node.inputs), len(node.outputs)) != spec.arity:
+        raise CompileError(f"`{node.kind}` has {spec.arity} operands and results, not "
+                           f"({len(node.inputs)}, {len(node.outputs)})")
+    if (spec.domain == "host") != (phase.place == "host"):
+        raise CompileError(f"`{node.kind}` cannot run in `{phase.name}`, a phase of the {phase.place}")
+    if "{model}" in spec.spelling and not phase.model:
+        raise CompileError(f"`{node.kind}` needs a model, and phase `{phase.name}` has none")
+    again = [v.name for v in node.outputs if v.name in known]
+    if again and phase.place == "device" and not _carried(phase, again):
+        raise CompileError(f"{again} are assigned twice in `{phase.name}`")
+    return {v.name for v in node.outputs}
+
+
+def _carried(phase: Phase, names: list[str]) -> bool:
+    """Whether the names are carried by a loop of the phase: only those are assigned again."""
+    carried = {c.name for n in phase.nodes if isinstance(n, Repeat) for c in n.carries}
+    carried |= {v.name for n in phase.nodes if isinstance(n, Repeat) for i in n.body if isinstance(i, Op)
+                for v in i.outputs}
+    return set(names) <= carried
+
+
+def _lowered(phase: Phase) -> None:
+    """After the passes no two row ops that could be one kernel stand side by side."""
+    for first, second in zip(phase.nodes, phase.nodes[1:], strict=False):
+        if _row(first) and _row(second):
+            raise CompileError(f"row ops of `{phase.name}` were not fused: {first}, {second}")
+
+
+def _row(node: Node) -> bool:
+    return isinstance(node, Store) or (isinstance(node, Op) and OPS[node.kind].domain == "rows")
+
+
+def launches(graph: StepGraph, phases: tuple[str, ...]) -> int:
+    """Kernels a variant launches outside the forwards: a fused run is one, every other device op is one."""
+    count = 0
+    for phase in map(graph.phase, phases):
+        for node in phase.nodes:
+            if isinstance(node, Repeat):
+                turns = node.times.value - node.first
+                count += turns * sum(_launch(n) for n in node.body)
+            else:
+                count += 1 if isinstance(node, Fused) else _launch(node)
+    return count
+
+
+def _launch(node: Node) -> int:
+    """0 for a forward and for a view, 1 for whatever runs on its own."""
+    if isinstance(node, Op):
+        return int(OPS[node.kind].domain != "model" and node.kind not in ("first", "column"))
+    return 1
+
+
+__all__ = ["BUILT", "LOWERED", "check", "launches", "leaves"]

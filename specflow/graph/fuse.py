@@ -1,0 +1,49 @@
+"""Fusion: each maximal run of row ops between two other nodes becomes one function and one kernel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from specflow.graph.ir import Fused, Node, Op, Phase, StepGraph, Store, Value, reads, writes
+from specflow.graph.ops import OPS
+
+
+def rows(graph: StepGraph) -> StepGraph:
+    """Gather runs of two or more row ops, stores included, into Fused nodes; on the host nothing fuses."""
+    return replace(graph, phases=tuple(_fuse(p) if p.place == "device" else p for p in graph.phases))
+
+
+def _fuse(phase: Phase) -> Phase:
+    nodes: list[Node] = []
+    run: list[Op | Store] = []
+    made = 0
+    for node in (*phase.nodes, None):
+        if node is not None and _row(node) and isinstance(node, Op | Store):
+            run.append(node)
+            continue
+        if len(run) > 1:
+            made += 1
+            name = f"{phase.name}_rows" + (f"_{made}" if made > 1 else "")
+            nodes.append(_fused(name, tuple(run), phase))
+        else:
+            nodes.extend(run)
+        run = []
+        if node is not None:
+            nodes.append(node)
+    return replace(phase, nodes=tuple(nodes))
+
+
+def _fused(name: str, body: tuple[Op | Store, ...], phase: Phase) -> Fused:
+    """A run with what it takes from outside and what the rest of the phase takes from it."""
+    made = {v.name: v for n in body for v in writes(n) if isinstance(v, Value)}
+    taken = {o.name: o for n in body for o in reads(n) if isinstance(o, Value) and o.name not in made}
+    inside = set(map(id, body))
+    wanted = {v.name for v in phase.outputs}
+    for node in phase.nodes:
+        if id(node) not in inside:
+            wanted |= {o.name for o in reads(node) if isinstance(o, Value)}
+    return Fused(name, body, tuple(taken.values()), tuple(v for v in made.values() if v.name in wanted))
+
+
+def _row(node: Node) -> bool:
+    return isinstance(node, Store) or (isinstance(node, Op) and OPS[node.kind].domain == "rows")

@@ -1,0 +1,184 @@
+"""The words a step graph is made of; all frozen, a pass returns new ones.
+
+Shapes are tuples of letters and numbers: B requests, K guesses, W verified positions, V target vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Shape = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor inside a phase, assigned once."""
+
+    name: str
+    shape: Shape
+    dtype: str = "int64"
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """State at a fixed address: what one step leaves for the next, or tells the host."""
+
+    name: str
+    shape: Shape
+    doc: str
+    dtype: str = "int64"
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A number of the recipe, named in the generated module; `because` says who set it."""
+
+    name: str
+    value: int
+    because: str
+
+
+Operand = Value | Buffer | Constant | int
+
+
+@dataclass(frozen=True)
+class Op:
+    """One row of OPS applied: one line of the module."""
+
+    kind: str
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Value, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Store:
+    """Write a value into a buffer in place: mode `copy` or `add`."""
+
+    buffer: Buffer
+    value: Operand
+    mode: str = "copy"
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Carry:
+    """A value one turn of a loop hands to the next; `collected` names the list of all its values."""
+
+    name: str
+    start: Value
+    next: Value
+    collected: str = ""
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A loop of a fixed number of turns; it stays a loop in the module, and capture unrolls it."""
+
+    index: str
+    first: int
+    times: Constant
+    carries: tuple[Carry, ...]
+    body: tuple[Op | Store, ...]
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A run of row ops that becomes one function, and one kernel: one program a request."""
+
+    name: str
+    body: tuple[Op | Store, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+
+
+Node = Op | Store | Repeat | Fused
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a host phase decides: run `then` where `value` is at least `least`, else `otherwise`."""
+
+    value: Value
+    least: Constant
+    then: str
+    otherwise: str
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One function of the module.
+
+    role     draft, verify or commit
+    model    "target" or "draft" where it runs one, else ""
+    place    device or host
+    """
+
+    name: str
+    role: str
+    doc: str
+    nodes: tuple[Node, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    model: str = ""
+    place: str = "device"
+    choice: Choice | None = None
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One captured step: the device phases it runs, in order."""
+
+    name: str
+    phases: tuple[str, ...]
+    doc: str
+
+
+@dataclass(frozen=True)
+class StepGraph:
+    """What one step computes: phases, the variants that run them, the state between steps.
+
+    drafter  what guesses, as a key of the runtime's table of drafters
+    """
+
+    phases: tuple[Phase, ...]
+    variants: tuple[Variant, ...]
+    buffers: tuple[Buffer, ...]
+    constants: tuple[Constant, ...]
+    drafter: str
+
+    def phase(self, name: str) -> Phase:
+        """The phase of that name."""
+        return next(p for p in self.phases if p.name == name)
+
+
+def leaves(nodes: tuple[Node, ...]) -> tuple[Op | Store, ...]:
+    """Every op and store, inside loops and fused runs too, in order."""
+    out: list[Op | Store] = []
+    for node in nodes:
+        if isinstance(node, Repeat | Fused):
+            out.extend(leaves(node.body))
+        else:
+            out.append(node)
+    return tuple(out)
+
+
+def reads(node: Node) -> tuple[Operand, ...]:
+    """What a node reads, buffers and constants included."""
+    if isinstance(node, Op):
+        return node.inputs
+    if isinstance(node, Store):
+        return (node.value, *((node.buffer,) if node.mode == "add" else ()))
+    if isinstance(node, Repeat):
+        starts = tuple(c.start for c in node.carries)
+        return (*starts, node.times, *(o for n in node.body for o in reads(n)))
+    return tuple(o for n in node.body for o in reads(n))
+
+
+def writes(node: Node) -> tuple[Value | Buffer, ...]:
+    """What a node assigns."""
+    if isinstance(node, Op):
+        return node.outputs
+    if isinstance(node, Store):
+        return (node.buffer,)
+    return tuple(o for n in node.body for o in writes(n))

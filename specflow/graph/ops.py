@@ -1,0 +1,65 @@
+"""The ops a step is made of: one row says where an op runs and how a line of Python spells it.
+
+domain   model (a forward), vocab (a reduction over V), rows (one program a request), kv (move slots), host, shape
+spelling the right-hand side; {0} {1} are the operands, {model} the model of the phase
+kernel   the function of `specflow.kernels` that the line calls, where it calls one
+row      the Triton function on a request's registers, for ops of the domain `rows`
+arity    operands, results
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class OpSpec:
+    """One row of OPS."""
+
+    domain: str
+    spelling: str
+    arity: tuple[int, int]
+    kernel: str = ""
+    row: str = ""
+
+
+def _kernel(name: str, inputs: int, outputs: int, domain: str = "rows") -> OpSpec:
+    """An op that calls the kernel of its own name."""
+    holes = ", ".join(f"{{{i}}}" for i in range(inputs))
+    return OpSpec(domain, f"{name}({holes})", (inputs, outputs), name, name if domain == "rows" else "")
+
+
+OPS: dict[str, OpSpec] = {
+    # forwards
+    "decode": OpSpec("model", "{model}.decode({0}, {1})", (2, 1)),
+    "verify": OpSpec("model", "{model}.verify({0}, {1})", (2, 1)),
+    "verify_tree": OpSpec("model", "{model}.verify_tree({0}, {1}, {2}, {3})", (4, 1)),
+    # reductions over the vocabulary
+    "best_token": _kernel("best_token", 1, 1, "vocab"),
+    # one program a request
+    "accept_chain": _kernel("accept_chain", 2, 1),
+    "accept_tree": _kernel("accept_tree", 3, 2),
+    "take_path": _kernel("take_path", 2, 1),
+    "mask_rejected": _kernel("mask_rejected", 2, 1),
+    "take_last": _kernel("take_last", 2, 1),
+    "take_previous": _kernel("take_previous", 3, 1),
+    "widen": _kernel("widen", 2, 1),
+    "first": OpSpec("rows", "{0}[:, 0]", (1, 1), row="first"),
+    "hold": OpSpec("rows", "{0}.clone()", (1, 1), row="hold"),
+    # slots of the KV
+    "move_accepted": OpSpec("kv", "{model}.move_accepted({0}, {1})", (2, 0)),
+    # the tree as arrays
+    "tree_arrays": _kernel("tree_arrays", 1, 2, "shape"),
+    # lines that only lay tensors out
+    "window": OpSpec("shape", "torch.cat([{0}[:, None], {1}], dim=1)", (2, 1)),
+    "known_window": OpSpec("shape", "torch.cat([{0}[:, None], {1}.clamp(min=0)], dim=1)", (2, 1)),
+    "pair": OpSpec("shape", "torch.stack([{0}, {1}], dim=1)", (2, 1)),
+    "column": OpSpec("shape", "{0}[:, None]", (1, 1)),
+    "stack": OpSpec("shape", "torch.stack({0}, dim=1)", (1, 1)),
+    "before": OpSpec("shape", "{0} - 1", (1, 1)),
+    "after": OpSpec("shape", "{0} + {1}", (2, 1)),
+    # on the host, between captured regions
+    "propose_tree": OpSpec("host", "{model}.propose_tree({0}, {1})", (2, 1)),
+    "propose_chain": OpSpec("host", "{model}.propose_chain({0})", (1, 1)),
+    "insert": OpSpec("host", "{model}.insert({0})", (1, 0)),
+}

@@ -1,0 +1,63 @@
+"""A step graph as text, for `compile --show graph` and for goldens."""
+
+from __future__ import annotations
+
+from specflow.graph.check import launches
+from specflow.graph.ir import Constant, Fused, Node, Op, Operand, Phase, Repeat, StepGraph, Store, Value
+from specflow.graph.ops import OPS
+
+
+def show(graph: StepGraph) -> str:
+    """Constants, state, phases op by op with domains and shapes, variants with their launches."""
+    lines = ["constants"]
+    lines += [f"  {c.name} = {c.value}  # {c.because}" for c in graph.constants]
+    lines += ["state"]
+    width = max(len(b.name) for b in graph.buffers)
+    lines += [f"  {b.name:{width}} {_shape(b.shape):12} {b.dtype:6} {b.doc}" for b in graph.buffers]
+    for phase in graph.phases:
+        lines += ["", *_phase(phase)]
+    lines += ["", "variants"]
+    for v in graph.variants:
+        lines += [f"  {v.name}: {' -> '.join(v.phases)}  # {v.doc}; {launches(graph, v.phases)} launches outside forwards"]
+    return "\n".join(lines) + "\n"
+
+
+def _phase(phase: Phase) -> list[str]:
+    args = ", ".join(v.name for v in phase.inputs)
+    runs = f", runs the {phase.model}" if phase.model else ""
+    lines = [f"phase {phase.name}({args})  # {phase.role} on the {phase.place}{runs}"]
+    for node in phase.nodes:
+        lines += _node(node, "  ")
+    if phase.choice:
+        c = phase.choice
+        lines += [f"  choose {c.then} if {c.value.name} >= {c.least.name} else {c.otherwise}"]
+    if phase.outputs:
+        lines += ["  give " + ", ".join(v.name for v in phase.outputs)]
+    return lines
+
+
+def _node(node: Node, pad: str) -> list[str]:
+    if isinstance(node, Op):
+        outs = ", ".join(f"{v.name} {_shape(v.shape)}" for v in node.outputs)
+        call = f"{node.kind}({', '.join(map(_operand, node.inputs))})"
+        return [f"{pad}{OPS[node.kind].domain:5} {outs + ' = ' if outs else ''}{call}"]
+    if isinstance(node, Store):
+        return [f"{pad}store {node.buffer.name} {'+=' if node.mode == 'add' else '='} {_operand(node.value)}"]
+    if isinstance(node, Repeat):
+        carried = ", ".join(c.name for c in node.carries)
+        head = f"{pad}repeat {node.index} in {node.first}..{node.times.name}, carrying {carried}"
+        return [head, *(line for n in node.body for line in _node(n, pad + "  "))]
+    return [f"{pad}fused {node.name}: one program a request", *(x for n in node.body for x in _node(n, pad + "  "))]
+
+
+def _operand(operand: Operand) -> str:
+    if isinstance(operand, Value | Constant):
+        return operand.name
+    return str(operand) if isinstance(operand, int) else f"state.{operand.name}"
+
+
+def _shape(shape: tuple[str | int, ...]) -> str:
+    return "[" + ", ".join(map(str, shape)) + "]"
+
+
+__all__ = ["Fused", "show"]

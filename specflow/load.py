@@ -1,0 +1,312 @@
+"""How a recipe file, what it extends and what the command line adds become one `Recipe`."""
+
+from __future__ import annotations
+
+import os.path
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from specflow.diagnostics import Diagnostic, Label, closest
+from specflow.errors import RecipeError
+from specflow.recipe import Recipe
+from specflow.recipe_text import NAMES, Node, finding, interpolate, read, walk
+from specflow.spans import Place, Source, Span
+
+LARGEST_FILE = 1_000_000
+COMMAND_LINE = "<command line>"
+
+# Keys that speak of the recipe as a whole; they are fields of `Recipe`, not of `written`.
+HEADER = ("recipe", "extends", "allow")
+
+_PATH = re.compile(r"[A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*")
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe in a file, with what it extends beneath and the overrides on top.
+
+    path       as the user gave it; findings name the file so
+    overrides  `key=value`, the value in YAML, or `~key` to take a field out
+
+    Raises RecipeError with every finding that can be told at once.
+    """
+    file, findings = Path(path), list[Diagnostic]()
+    source = _open(file, str(path), None, findings)
+    if source is None:
+        raise RecipeError(findings)
+    return _compose(source, file, overrides, findings)
+
+
+def loads(text: str, name: str = "<text>", overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe in a text, as `load` reads it from a file of that name."""
+    return _compose(Source(name, text.removeprefix("\ufeff")), None, overrides, [])
+
+
+def _compose(
+    source: Source, file: Path | None, overrides: Sequence[str], findings: list[Diagnostic]
+) -> Recipe:
+    """Read, extend, override, interpolate; every step notes what it finds and the next goes on."""
+    root, sources = _extended(source, file or Path(source.name), findings)
+    line = Source(COMMAND_LINE, " ".join(overrides))
+    root = _override(root, line, overrides, findings)
+    # A file or key that was not understood would make each reference to it a false finding.
+    certain = not {f.code for f in findings} & {"SF000", "SF007", "SF008"}
+    written, unresolved = interpolate(root) if certain else ({}, [])
+    findings += [*unresolved, *_check_header(root)]
+    if findings:
+        raise RecipeError(findings)
+    nodes = {".".join(path): node for path, node in walk(root)}
+    name = written.get("recipe") or _derive_name(file.resolve() if file else Path(source.name))
+    return Recipe(
+        name=name,
+        written={key: value for key, value in written.items() if key not in HEADER},
+        places={path: node.place for path, node in nodes.items()},
+        overridden=frozenset(
+            path
+            for path, node in nodes.items()
+            if node.place.value.source is line and not isinstance(node.value, dict)
+        ),
+        allow=frozenset(written.get("allow") or ()),
+        sources=(*sources, line) if overrides else sources,
+        path=file,
+    )
+
+
+def _derive_name(path: Path) -> str:
+    """The last folder and the stem: `pico/ngram` for recipes/pico/ngram.yaml."""
+    return f"{path.parent.name}/{path.stem}".lstrip("/")
+
+
+def _open(file: Path, name: str, extends: Span | None, findings: list[Diagnostic]) -> Source | None:
+    """The text of a file under the name the user knows, or nothing and a finding."""
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(LARGEST_FILE + 1)
+    except (OSError, ValueError) as error:
+        message, help_ = _unreadable(file, name, error)
+    else:
+        if len(content) > LARGEST_FILE:
+            message, help_ = f"`{name}` is larger than 1 MB", "a recipe is a page of YAML"
+        else:
+            try:
+                return Source(name, content.decode("utf-8-sig"))
+            except UnicodeDecodeError as error:
+                line = content[: error.start].count(b"\n") + 1
+                message = f"`{name}` is not UTF-8: byte 0x{content[error.start]:02X} in line {line}"
+                help_ = "save it as UTF-8"
+    labels = (Label(extends, "extended here"),) if extends else ()
+    findings.append(finding("SF000", message, *labels, help=help_))
+    return None
+
+
+def _unreadable(file: Path, name: str, error: OSError | ValueError) -> tuple[str, str | None]:
+    """Why a file did not open, and what to try."""
+    if isinstance(error, FileNotFoundError):
+        near = closest(file.name, _neighbours(file.parent))
+        offers = " or ".join(f"`{Path(name).with_name(option)}`" for option in near)
+        return f"there is no file `{name}`", f"did you mean {offers}?" if near else None
+    if isinstance(error, IsADirectoryError):
+        return f"`{name}` is a folder", "name a recipe in it"
+    # A ValueError is a name that no file can have: it holds a null character.
+    reason = (error.strerror or "") if isinstance(error, OSError) else "no file has such a name"
+    return f"`{name}` cannot be read: {reason.lower()}", None
+
+
+def _neighbours(folder: Path) -> list[str]:
+    try:
+        return sorted(p.name for p in folder.iterdir() if p.suffix in {".yaml", ".yml"})
+    except OSError:
+        return []
+
+
+def _block(source: Source, findings: list[Diagnostic]) -> Node:
+    """The top level of a source; empty, with a finding, where it is not a mapping."""
+    root, found = read(source)
+    findings += found
+    if root and isinstance(root.value, dict):
+        return root
+    start = Span(source, 0, 0)
+    if root is None and not found:
+        findings.append(finding("SF000", "the recipe is empty", Label(start)))
+    elif root and not found:
+        message = "a recipe is a mapping of blocks"
+        findings.append(finding("SF000", message, Label(root.place.value, "not a mapping")))
+    return Node({}, Place(None, start))
+
+
+@dataclass(frozen=True)
+class _File:
+    """One link of the chain of `extends`."""
+
+    source: Source
+    path: Path
+    root: Node
+    extends: Span | None
+
+
+def _extended(
+    source: Source, path: Path, findings: list[Diagnostic]
+) -> tuple[Node, tuple[Source, ...]]:
+    """The top level with all it extends beneath it, and the sources, the recipe's own first."""
+    chain: list[_File] = []
+    following: Source | None = source
+    while following:
+        root = _block(following, findings)
+        base = root.value.get("extends") if isinstance(root.value, dict) else None
+        chain.append(_File(following, path, root, base.place.value if base else None))
+        following = None
+        if base and _is_text("extends", base, findings):
+            path, following = _base(chain, str(base.value), findings)
+    merged = chain[-1].root
+    for link in reversed(chain[:-1]):
+        merged = _merge(_nameless(merged), link.root)
+    return merged, tuple(link.source for link in chain)
+
+
+def _base(
+    chain: list[_File], extends: str, findings: list[Diagnostic]
+) -> tuple[Path, Source | None]:
+    """The file the last link extends, and its text unless it closes a circle or cannot be read."""
+    last = chain[-1]
+    path = last.path.parent / extends
+    known = [_identity(link.path) for link in chain]
+    if _identity(path) not in known:
+        name = os.path.normpath(Path(last.source.name).parent / extends)
+        return path, _open(path, name, last.extends, findings)
+    circle = chain[known.index(_identity(path)) :]
+    names = " -> ".join(link.source.name for link in [*circle, circle[0]])
+    labels = [Label(link.extends) for link in reversed(circle) if link.extends]
+    help_ = "take one `extends` out"
+    findings.append(finding("SF007", f"files extend each other: {names}", *labels, help=help_))
+    return path, None
+
+
+def _identity(path: Path) -> str:
+    return os.path.realpath(path) if "\0" not in str(path) else str(path)
+
+
+def _nameless(base: Node) -> Node:
+    """A base without its own `recipe` and `extends`: those say what the base is, not its heirs."""
+    items = base.value if isinstance(base.value, dict) else {}
+    kept = {key: node for key, node in items.items() if key not in {"recipe", "extends"}}
+    return replace(base, value=kept)
+
+
+def _merge(base: Node, top: Node) -> Node:
+    """Two values as one: mappings field by field, and anything else is the top one."""
+    if not isinstance(base.value, dict) or not isinstance(top.value, dict):
+        return top
+    merged = dict(base.value)
+    for key, node in top.value.items():
+        merged[key] = _merge(merged[key], node) if key in merged else node
+    return replace(top, value=merged)
+
+
+def _override(
+    root: Node, line: Source, overrides: Sequence[str], findings: list[Diagnostic]
+) -> Node:
+    """The tree with each override on top, in the order of the command line."""
+    start = 0
+    for text in overrides:
+        at = Span(line, start, start + len(text))
+        start = at.end + 1
+        if text.startswith("~"):
+            root = _remove(root, at, findings)
+        elif (item := _read_override(at, findings)) is not None:
+            path, node = item
+            root = _put(root, path, node)
+    return root
+
+
+def _read_override(at: Span, findings: list[Diagnostic]) -> tuple[list[str], Node] | None:
+    """The path and the value of `key=value`, or nothing and a finding."""
+    name, equals, _ = at.text.partition("=")
+    key = Span(at.source, at.start, at.start + len(name))
+    if not equals:
+        help_ = "write `key=value`, or `~key` to take a field out"
+        findings.append(finding("SF000", f"`{name}` sets nothing", Label(at), help=help_))
+        return None
+    if not _is_path(name, key, findings):
+        return None
+    node, found = read(at.source, key.end + 1, at.end)
+    findings += found
+    if node is not None and node.value is None and not node.place.value.text:
+        node = None
+    if node is not None:
+        return name.split("."), replace(node, place=replace(node.place, key=key))
+    if not found:
+        help_ = f"write `{name}=null` for nothing, `{name}=''` for an empty text, or `~{name}`"
+        findings.append(finding("SF000", f"`{name}=` has no value", Label(at), help=help_))
+    return None
+
+
+def _is_path(name: str, at: Span, findings: list[Diagnostic]) -> bool:
+    """Whether an override may name this field."""
+    if name == "extends":
+        findings.append(finding("SF000", "`extends` stands in a file", Label(at)))
+        return False
+    if not _PATH.fullmatch(name):
+        help_ = "name a field by its path, like `draft.topk`; a list is set as a whole"
+        findings.append(finding("SF000", f"`{name}` is not a field's path", Label(at), help=help_))
+        return False
+    return True
+
+
+def _put(node: Node, path: list[str], value: Node) -> Node:
+    """The tree with a value merged in at a path; blocks on the way stay where they were written."""
+    if not path:
+        return _merge(node, value)
+    items, place = (node.value, node.place) if isinstance(node.value, dict) else ({}, value.place)
+    beneath = items.get(path[0], Node({}, value.place))
+    return Node({**items, path[0]: _put(beneath, path[1:], value)}, place)
+
+
+def _remove(root: Node, at: Span, findings: list[Diagnostic]) -> Node:
+    """The tree without the field of `~key`; a field that is not there is a finding."""
+    name = at.text[1:]
+    if not _is_path(name, replace(at, start=at.start + 1), findings):
+        return root
+    nodes = {".".join(path): node for path, node in walk(root)}
+    if name not in nodes:
+        near = closest(name, nodes)
+        help_ = f"did you mean `~{near[0]}`?" if near else None
+        message = f"the recipe does not write `{name}`, so `~{name}` takes nothing out"
+        findings.append(finding("SF000", message, Label(at), help=help_))
+        return root
+    return _without(root, name.split("."))
+
+
+def _without(node: Node, path: list[str]) -> Node:
+    items = dict(node.value) if isinstance(node.value, dict) else {}
+    inner = items.pop(path[0])
+    if path[1:]:
+        items[path[0]] = _without(inner, path[1:])
+    return replace(node, value=items)
+
+
+def _check_header(root: Node) -> list[Diagnostic]:
+    """What is wrong with the keys that resolve never sees: `recipe` and `allow`."""
+    findings: list[Diagnostic] = []
+    items = root.value if isinstance(root.value, dict) else {}
+    if "recipe" in items:
+        _is_text("recipe", items["recipe"], findings)
+    allow = items.get("allow")
+    if allow is None or allow.value is None:
+        return findings
+    if not isinstance(allow.value, dict | list):
+        message = "`allow` is a list of rule codes, or a mapping of codes to reasons"
+        findings.append(finding("SF002", message, Label(allow.place.value)))
+    elif isinstance(allow.value, list):
+        for item in allow.value:
+            _is_text("allow", item, findings)
+    return findings
+
+
+def _is_text(key: str, node: Node, findings: list[Diagnostic]) -> bool:
+    """Whether a value is a text with something in it; a finding where it is not."""
+    if isinstance(node.value, str) and node.value and "${" not in node.value:
+        return True
+    what = "holds rule codes" if key == "allow" else "is a text, without interpolation"
+    findings.append(finding("SF002", f"`{key}` {what}", Label(node.place.value)))
+    return False

@@ -1,0 +1,148 @@
+"""A recipe before and after it is resolved, and the fields every recipe has."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, Strict
+
+from specflow.diagnostics import Diagnostic
+from specflow.facts import Facts
+from specflow.provenance import Ledger
+from specflow.spans import Place, Source
+
+BLOCKS = ("target", "draft", "verify", "commit", "sampling", "run")
+
+# A YAML list becomes a tuple, so that a resolved recipe is frozen to the bottom; its items stay strict.
+Pair = Annotated[tuple[int, int], Strict(strict=False)]
+Words = Annotated[tuple[str, ...], Strict(strict=False)]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a user wrote; nothing decided.
+
+    written     nested plain values, after `extends`, overrides and interpolation
+    places      dotted path -> spans of key and value
+    overridden  dotted paths that an override set
+    allow       rule codes silenced in the file (warnings only)
+    """
+
+    name: str
+    written: Mapping[str, Any]
+    places: Mapping[str, Place]
+    overridden: frozenset[str]
+    allow: frozenset[str]
+    sources: tuple[Source, ...]
+    path: Path | None
+
+
+class Fields(BaseModel):
+    """What a block of a recipe may say: typed, frozen, nothing unknown."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+def field(doc: str, *, default: Any = ..., derive: str = "", table: str = "", **limits: Any) -> Any:
+    """A recipe field: its manual, and the one home of its default.
+
+    default  a constant
+    derive   the formula, in words; the stage computes it
+    table    a table of `specflow.tables`, looked up by the target's architecture
+    limits   pydantic's own: ge, le, gt, lt, min_length
+    """
+    extra = {"derive": derive, "table": table}
+    if derive or table:
+        default = None  # never seen: resolve fills the field before it is read
+    return Field(default, description=doc, json_schema_extra=dict(extra), **limits)
+
+
+def home(fields: type[Fields], name: str) -> dict[str, str]:
+    """Where a field's default lives: {"derive": ..., "table": ...}, both empty for a constant."""
+    extra = fields.model_fields[name].json_schema_extra
+    return {k: str(v) for k, v in extra.items()} if isinstance(extra, dict) else {"derive": "", "table": ""}
+
+
+class TargetFields(Fields):
+    """The big model whose output is kept."""
+
+    model: str = field("Folder of a checkpoint (safetensors), a GGUF file, or builtin:NAME.")
+
+
+class SamplingFields(Fields):
+    """How long a completion is and what ends it."""
+
+    max_new_tokens: int = field("Tokens a completion may have.", default=128, ge=1)
+    ignore_eos: bool = field("Go on past the end-of-text token.", default=False)
+    stop: Words = field("Strings that end a completion; they are not part of it.", default=())
+
+
+class RunFields(Fields):
+    """Where and how the step runs."""
+
+    device: Literal["cpu", "cuda"] = field("Device of models and state.", default="cpu")
+    dtype: Literal["float32", "bfloat16", "float16"] = field("Type of weights and KV.", default="float32")
+    batch_size: int = field("Requests decoded at once.", default=1, ge=1, le=256)
+    max_length: int = field("KV positions a request may fill.", derive="min(target's context, 2048)", ge=16)
+    prefill_chunk: int = field("Prompt tokens a prefill forward takes.", default=512, ge=1)
+    threads: int = field("CPU threads of a forward; 0 leaves torch's own choice.", default=0, ge=0, le=256)
+
+
+@dataclass(frozen=True)
+class Axes:
+    """A point of the four axes: what the guess is based on, how, what is verified, how the draft goes on."""
+
+    signal: str
+    guess: str
+    shape: str
+    draft_state: str
+
+
+@dataclass(frozen=True)
+class ResolvedRecipe:
+    """Nothing left to decide: every field has a value, and the ledger says why.
+
+    stages    table rows in force: draft, verify, commit
+    facts     what the checkpoints say of themselves
+    findings  warnings that do not stop it
+    """
+
+    name: str
+    axes: Axes
+    stages: tuple[str, str, str]
+    target: TargetFields
+    draft: Fields
+    verify: Fields
+    commit: Fields
+    sampling: SamplingFields
+    run: RunFields
+    ledger: Ledger
+    facts: Facts
+    findings: tuple[Diagnostic, ...] = ()
+    useless_allow: tuple[str, ...] = ()
+
+    def __getitem__(self, path: str) -> Any:
+        return self.ledger[path].value
+
+    def __contains__(self, path: object) -> bool:
+        return path in self.ledger
+
+    @property
+    def fingerprint(self) -> str:
+        """Eight hex digits of every value in force; the same recipe resolved twice has the same."""
+        return hashlib.sha256(json.dumps(dump(self), sort_keys=True).encode()).hexdigest()[:8]
+
+
+def dump(recipe: ResolvedRecipe) -> dict[str, Any]:
+    """The resolved recipe as plain nested values; loading it again resolves to the same."""
+    out: dict[str, Any] = {"recipe": recipe.name}
+    for path in recipe.ledger:
+        block, _, key = path.partition(".")
+        value = recipe[path]
+        out.setdefault(block, {})[key] = list(value) if isinstance(value, tuple) else value
+    return out

@@ -1,0 +1,302 @@
+"""Resolution: every field gets a value and a reason, or the recipe gets findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from specflow import facts as checkpoints
+from specflow.constraints import FIELD_RULES, rules
+from specflow.diagnostics import Diagnostic, Label, Severity, closest
+from specflow.errors import RecipeError
+from specflow.provenance import Entry, LedgerBuilder, Origin
+from specflow.recipe import (
+    BLOCKS,
+    Axes,
+    Fields,
+    Recipe,
+    ResolvedRecipe,
+    RunFields,
+    SamplingFields,
+    TargetFields,
+    home,
+)
+from specflow.rules import diagnose
+from specflow.stages import COMMITS, DRAFTS, VERIFIES, Table
+from specflow.stages.base import DraftStage
+from specflow.tables import ALIASES, look_up
+
+TOP = ("recipe", "extends", "allow", *BLOCKS)
+AXES = {"draft": ("algorithm", "signal", "guess"), "verify": ("shape",), "commit": ("draft_state",)}
+LONGEST_DEFAULT = 2048  # positions: KV for a long context is memory that few runs use
+
+
+def resolve(recipe: Recipe) -> ResolvedRecipe:
+    """Decide every field of a recipe and record why; RecipeError carries all findings at once."""
+    return _Resolution(recipe).run()
+
+
+class _Resolution:
+    """The state of one resolution: what is decided so far, and what was found."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.ledger = LedgerBuilder()
+        self.found: list[Diagnostic] = []
+        self.blocks: dict[str, Mapping[str, Any]] = {}
+
+    def run(self) -> ResolvedRecipe:
+        """Axes, then fields block by block, then rules."""
+        self._open_blocks()
+        draft = self._algorithm()
+        if draft is None:
+            raise RecipeError(self.found)
+        axes = self._axes(draft)
+        if self.found:
+            raise RecipeError(self.found)
+        models = {"target": TargetFields, "draft": draft.fields, "verify": VERIFIES[axes.shape].fields,
+                  "commit": COMMITS[axes.draft_state].fields, "sampling": SamplingFields, "run": RunFields}
+        facts = checkpoints.Facts({
+            block: checkpoints.read(name) for block in ("target", "draft")
+            if isinstance(name := self.blocks[block].get("model"), str)
+        })
+        made: dict[str, Any] = {}
+        for block in ("target", "draft", "verify", "commit", "sampling", "run"):
+            made[block] = self._block(block, models[block], draft, facts, made)
+        if self.found:
+            raise RecipeError(self.found)
+        resolved = ResolvedRecipe(
+            name=self.recipe.name, axes=axes, stages=(draft.name, axes.shape, axes.draft_state),
+            ledger=self.ledger.freeze(BLOCKS), facts=facts, **made,
+        )
+        return self._judge(resolved)
+
+    # -- blocks and axes ---------------------------------------------------------------------------
+
+    def _open_blocks(self) -> None:
+        """The six blocks as mappings; anything else at the top is unknown."""
+        for key, value in self.recipe.written.items():
+            if key not in TOP:
+                self._unknown(key, key, "a recipe", TOP)
+            elif key in BLOCKS and not isinstance(value, Mapping) and value is not None:
+                self._finding("SF002", key, f"`{key}` is a block of fields, not {_kind(value)}", "expected a block")
+        for block in BLOCKS:
+            value = self.recipe.written.get(block)
+            self.blocks[block] = value if isinstance(value, Mapping) else {}
+
+    def _algorithm(self) -> DraftStage | None:
+        """The draft's row: named, by an alias, or by the two axes that are its own."""
+        written = self.blocks["draft"].get("algorithm")
+        if written is None:
+            return self._by_axes()
+        path = "draft.algorithm"
+        if not isinstance(written, str) or (written not in DRAFTS and written not in ALIASES):
+            self._not_a_row(path, written, DRAFTS, also=tuple(ALIASES))
+            return None
+        self._wrote(path, written)
+        alias = ALIASES.get(written)
+        if alias is not None:
+            self.ledger.rename(path, alias.means, f"{written} means {alias.means}: {alias.because}")
+        return DRAFTS[alias.means if alias else written]
+
+    def _by_axes(self) -> DraftStage | None:
+        """The one row that has the signal and the guess that are written."""
+        draft = self.blocks["draft"]
+        wanted = {k: draft[k] for k in ("signal", "guess") if k in draft}
+        rows = [DRAFTS[n] for n in DRAFTS.names()]
+        fits = [s for s in rows if all(getattr(s.axes, k) == v for k, v in wanted.items())]
+        if wanted and len(fits) == 1:
+            because = "the row with " + " and ".join(f"{k} {v}" for k, v in wanted.items())
+            self.ledger.put(Entry("draft.algorithm", fits[0].name, Origin.DERIVED, because))
+            return fits[0]
+        names = ", ".join(DRAFTS.names())
+        if wanted and fits:
+            said = f"several drafts have these axes: {', '.join(s.name for s in fits)}"
+        elif wanted:
+            said = "no draft has these axes"
+        else:
+            said = "the recipe names no draft"
+        self._finding("SF003", "draft", said, "no `algorithm`", help=f"write `draft.algorithm`: one of {names}")
+        return None
+
+    def _axes(self, draft: DraftStage) -> Axes:
+        """The four axes, from the row unless they are written."""
+        row = {"draft.signal": draft.axes.signal, "draft.guess": draft.axes.guess,
+               "verify.shape": draft.axes.shape, "commit.draft_state": draft.axes.draft_state}
+        tables: dict[str, Table[Any]] = {"verify.shape": VERIFIES, "commit.draft_state": COMMITS}
+        for path, value in row.items():
+            block, _, key = path.partition(".")
+            written = self.blocks[block].get(key)
+            if written is not None and path in tables and written not in tables[path]:
+                self._not_a_row(path, written, tables[path])
+            elif written is not None:
+                self._wrote(path, written)
+            self.ledger.put(Entry(path, value, Origin.DEFAULT, f"stages.{draft.name}.axes"))
+        signal, guess, shape, state = (str(self.ledger[p].value) for p in row)
+        return Axes(signal, guess, shape, state)
+
+    # -- fields ------------------------------------------------------------------------------------
+
+    def _block(
+        self, block: str, fields: type[Fields], draft: DraftStage, facts: checkpoints.Facts, made: Mapping[str, Any]
+    ) -> Fields | None:
+        """One block's fields, validated; findings instead where they do not hold."""
+        written = {k: v for k, v in self.blocks[block].items() if k not in AXES.get(block, ())}
+        values = dict(written)
+        for name in fields.model_fields:
+            path = f"{block}.{name}"
+            if name in written:
+                self._wrote(path, written[name])
+            default = self._default(path, fields, draft, facts, made)
+            if default is not None:
+                self.ledger.put(default)
+                values.setdefault(name, default.value)
+        try:
+            whole = fields.model_validate(values)
+        except ValidationError as error:
+            for one in error.errors():
+                self._invalid(block, fields, dict(one))
+            return None
+        for name in fields.model_fields:  # a list that was written is a tuple from here on
+            path = f"{block}.{name}"
+            if path in self.ledger and self.ledger[path].value != getattr(whole, name):
+                self.ledger.restate(path, getattr(whole, name))
+        return whole
+
+    def _default(
+        self, path: str, fields: type[Fields], draft: DraftStage, facts: checkpoints.Facts, made: Mapping[str, Any]
+    ) -> Entry | None:
+        """A field's default and its home; None where it has to be written."""
+        name = path.split(".")[1]
+        table = draft.tables.get(path) or home(fields, name)["table"]
+        if table:
+            value, because = look_up(table, facts["target"].architecture, name)
+            return Entry(path, value, Origin.DEFAULT, because)
+        if home(fields, name)["derive"]:
+            return self._derived(path, draft, facts, made)
+        info = fields.model_fields[name]
+        if info.is_required():
+            return None
+        return Entry(path, info.default, Origin.DEFAULT, f"{fields.__name__}.{name}")
+
+    def _derived(
+        self, path: str, draft: DraftStage, facts: checkpoints.Facts, made: Mapping[str, Any]
+    ) -> Entry | None:
+        """The value of a formula."""
+        if path == "verify.num_draft_tokens":
+            if made["draft"] is None:
+                return Entry(path, 1, Origin.DERIVED, "unknown while the draft has findings")
+            count = draft.guesses(made["draft"].model_dump())
+            return None if count is None else Entry(path, count + 1, Origin.DERIVED, "guesses + 1")
+        context = facts["target"].max_positions
+        because = f"min(target's context of {context or 'unknown'}, {LONGEST_DEFAULT})"
+        return Entry(path, min(context or LONGEST_DEFAULT, LONGEST_DEFAULT), Origin.DERIVED, because)
+
+    def _wrote(self, path: str, value: Any) -> None:
+        """Record what the user wrote, in the file or on the command line."""
+        if path in self.ledger:
+            return
+        place = self.recipe.places.get(path)
+        origin = Origin.OVERRIDE if path in self.recipe.overridden else Origin.USER
+        because = str(place.value) if place else "written"
+        if origin is Origin.OVERRIDE and place is not None:
+            key = f"{place.key.text if place.key else path}="
+            because = key + place.value.text
+        self.ledger.put(Entry(path, value, origin, because, place))
+
+    # -- findings ----------------------------------------------------------------------------------
+
+    def _judge(self, resolved: ResolvedRecipe) -> ResolvedRecipe:
+        """Hold the whole recipe to every rule; errors stop it, warnings stay with it."""
+        known = rules()
+        warnings = {r.code for r in known if r.severity is Severity.WARNING}
+        useless = tuple(sorted(self.recipe.allow - warnings))
+        resolved = replace(resolved, useless_allow=useless)
+        found: list[Diagnostic] = []
+        for rule in known:
+            if rule.code in self.recipe.allow and rule.severity is Severity.WARNING:
+                continue
+            found += [diagnose(rule, finding, resolved, self.recipe) for finding in rule(resolved)]
+        if any(d.severity is Severity.ERROR for d in found):
+            raise RecipeError(found)
+        return replace(resolved, findings=tuple(found))
+
+    def _invalid(self, block: str, fields: type[Fields], error: Mapping[str, Any]) -> None:
+        """One pydantic error as a finding."""
+        path = ".".join([block, *map(str, error["loc"])])
+        kind, said = str(error["type"]), str(error["msg"])
+        if kind == "extra_forbidden":
+            name = str(error["loc"][-1])
+            self._unknown(path, name, _whose(block, fields), (*fields.model_fields, *AXES.get(block, ())), block)
+        elif kind == "missing":
+            name = path.split(".", 1)[1]
+            doc = fields.model_fields[name].description if name in fields.model_fields else ""
+            self._finding("SF003", block, f"`{path}` is not written", f"no `{name}`", help=f"write it: {doc}",
+                          notes=())
+        else:
+            limits = ("greater_than", "less_than", "greater_than_equal", "less_than_equal")
+            code = "SF010" if kind in limits else "SF002"
+            self._finding(code, path, f"`{path}` is {_kind(error['input'])}: {_wanted(said)}", _wanted(said))
+
+    def _unknown(self, path: str, name: str, whose: str, options: Iterable[str], block: str = "") -> None:
+        options = tuple(options)
+        near = closest(name, options)
+        message = f"`{name}` is not a field of {whose}"
+        others = [n for n in DRAFTS.names() if block == "draft" and name in DRAFTS[n].fields.model_fields]
+        if others:
+            message += f"; it is one of {', '.join(others)}"
+        offer = "did you mean " + " or ".join(f"`{n}`" for n in near) + "?" if near else (
+            "known here are " + ", ".join(f"`{o}`" for o in options))
+        self._finding("SF001", path, message, "unknown", help=offer, at_key=True)
+
+    def _not_a_row(self, path: str, written: Any, table: Table[Any], also: tuple[str, ...] = ()) -> None:
+        near = closest(str(written).upper() if also else str(written), (*table.names(), *also))
+        names = ", ".join(table.names())
+        offer = f"did you mean `{near[0]}`? known are {names}" if near else f"known are {names}"
+        self._finding("SF006", path, f"`{written}` is no {table.what}", "unknown", help=offer)
+
+    def _finding(
+        self, code: str, path: str, message: str, label: str, *, help: str | None = None,  # noqa: A002
+        notes: tuple[str, ...] = (), at_key: bool = False,
+    ) -> None:
+        """Record a finding at a path, or at the nearest block around it that was written."""
+        place = self.recipe.places.get(path)
+        around = path
+        while place is None and "." in around:
+            around = around.rpartition(".")[0]
+            place = self.recipe.places.get(around)
+        labels: tuple[Label, ...] = ()
+        if place is not None:
+            span = place.key if (at_key or around != path or path in BLOCKS) and place.key else place.value
+            labels = (Label(span, label, primary=True),)
+        rule = FIELD_RULES[code]
+        self.found.append(Diagnostic(code, rule.name, Severity.ERROR, message, labels, notes, help))
+
+
+def _kind(value: Any) -> str:
+    """A value in words a reader of YAML knows."""
+    if value is None:
+        return "empty"
+    if isinstance(value, bool):
+        return f"{str(value).lower()}"
+    if isinstance(value, Mapping):
+        return "a block"
+    if isinstance(value, list | tuple):
+        return f"the list {list(value)}"
+    return f"`{value}`" if isinstance(value, str) else str(value)
+
+
+def _wanted(said: str) -> str:
+    """Pydantic's sentence as the end of ours."""
+    return said.replace("Input should be", "expected").replace("Extra inputs are", "extra inputs are")
+
+
+def _whose(block: str, fields: type[Fields]) -> str:
+    """Whose fields a block holds, as a reader calls it."""
+    for name in DRAFTS.names():
+        if block == "draft" and DRAFTS[name].fields is fields:
+            return name
+    return f"`{block}`"

@@ -1,0 +1,48 @@
+"""The three tables of stages: one row a stage, one file a row."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Generic, TypeVar
+
+from specflow.stages.base import CommitStage, DraftStage, VerifyStage
+
+T = TypeVar("T")
+
+
+class Table(Generic[T]):
+    """Names to `module:ATTRIBUTE`, imported when looked up."""
+
+    def __init__(self, what: str, rows: dict[str, str]) -> None:
+        self.what = what
+        self.rows = rows
+
+    def __getitem__(self, name: str) -> T:
+        module, _, attribute = self.rows[name].partition(":")
+        found: Any = getattr(import_module(module), attribute)
+        return found  # type: ignore[no-any-return]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.rows
+
+    def names(self) -> tuple[str, ...]:
+        """Every row's name."""
+        return tuple(self.rows)
+
+
+DRAFTS = Table[DraftStage]("draft stage", {
+    "NONE": "specflow.stages.draft_none:NONE",
+    "NGRAM": "specflow.stages.draft_ngram:NGRAM",
+    "STANDALONE": "specflow.stages.draft_standalone:STANDALONE",
+})
+
+VERIFIES = Table[VerifyStage]("verify shape", {
+    "chain": "specflow.stages.verify_chain:CHAIN",
+    "tree": "specflow.stages.verify_tree:TREE",
+})
+
+COMMITS = Table[CommitStage]("draft state", {
+    "none": "specflow.stages.commit_none:NONE",
+    "insert": "specflow.stages.commit_insert:INSERT",
+    "catch_up": "specflow.stages.commit_catch_up:CATCH_UP",
+})

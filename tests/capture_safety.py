@@ -1,0 +1,47 @@
+"""Does a function stay capturable: no host sync, no shape that depends on data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+FORBIDDEN = frozenset(
+    {
+        "aten::_local_scalar_dense",
+        "aten::equal",
+        "aten::masked_scatter",
+        "aten::masked_select",
+        "aten::nonzero",
+        "aten::nonzero_numpy",
+        "aten::repeat_interleave.Tensor",
+        "aten::unique_consecutive",
+        "aten::unique_dim",
+        "aten::_unique2",
+    }
+)
+INDEXING = frozenset({"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"})
+
+
+class HostSync(AssertionError):
+    """An operation that a CUDA graph cannot hold."""
+
+
+class CaptureSafe(TorchDispatchMode):
+    """Raise `HostSync` on every operation that waits for the device or has a shape that depends on data."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = func._schema.name
+        if name in FORBIDDEN or func.name() in FORBIDDEN:
+            raise HostSync(f"`{func}` cannot be captured")
+        if name in INDEXING and any(_boolean(index) for index in args[1] if index is not None):
+            raise HostSync(f"`{func}` with a boolean index cannot be captured")
+        return func(*args, **(kwargs or {}))
+
+
+def _boolean(index: torch.Tensor) -> bool:
+    return index.dtype in (torch.bool, torch.uint8)
