@@ -103,7 +103,7 @@ def _open(file: Path, name: str, extends: Span | None, findings: list[Diagnostic
 def _unreadable(file: Path, name: str, error: OSError | ValueError) -> tuple[str, str | None]:
     """Why a file did not open, and what to try."""
     if isinstance(error, FileNotFoundError):
-        near = closest(file.name, _neighbours(file.parent))
+        near = [p.name for p in _neighbours(file)]
         offers = " or ".join(f"`{Path(name).with_name(option)}`" for option in near)
         return f"there is no file `{name}`", f"did you mean {offers}?" if near else None
     if isinstance(error, IsADirectoryError):
@@ -113,11 +113,14 @@ def _unreadable(file: Path, name: str, error: OSError | ValueError) -> tuple[str
     return f"`{name}` cannot be read: {reason.lower()}", None
 
 
-def _neighbours(folder: Path) -> list[str]:
+def _neighbours(missing: Path) -> list[Path]:
+    """The recipes beside a missing file whose names are like it, closest first."""
     try:
-        return sorted(p.name for p in folder.iterdir() if p.suffix in {".yaml", ".yml"})
+        files = sorted(p for p in missing.parent.iterdir() if p.suffix in {".yaml", ".yml"})
     except OSError:
         return []
+    near = closest(missing.stem, {p.stem for p in files})
+    return [p for stem in near for p in files if p.stem == stem]
 
 
 def _block(source: Source, findings: list[Diagnostic]) -> Node:
@@ -310,3 +313,148 @@ def _is_text(key: str, node: Node, findings: list[Diagnostic]) -> bool:
     what = "holds rule codes" if key == "allow" else "is a text, without interpolation"
     findings.append(finding("SF002", f"`{key}` {what}", Label(node.place.value)))
     return False
+
+
+# What `specflow rule SF004` prints. Each failing example fails with its code and each passing one
+# loads: tests/unit/test_load.py runs them, from a file named `recipe.yaml`.
+_MANUALS = {
+    "SF000": """\
+A recipe is a file of YAML text that can be read.
+
+## Why
+Nothing else can be said of a file that is missing, is a folder, is not UTF-8, is larger than 1 MB,
+is not YAML, holds no mapping, nests deeper than 50 levels, or of an override that sets nothing.
+Because the recipe was not even read, the command exits 2 where other findings exit 1.
+
+## Example
+```yaml
+draft: {algorithm: NGRAM, breadth: [1, 10}
+```
+
+Use instead:
+```yaml
+draft: {algorithm: NGRAM, breadth: [1, 10]}
+```
+
+## Fix
+Mend the text at the place shown. A tab cannot indent, a value that holds `: ` wants quotes, and the
+fields of a block line up.
+""",
+    "SF004": """\
+A key stands once in its block.
+
+## Why
+YAML readers keep one of two equal keys and drop the other without a word, so half of what the
+recipe says would be lost.
+
+## Example
+```yaml
+draft:
+  num_steps: 3
+  num_steps: 5
+```
+
+Use instead:
+```yaml
+draft:
+  num_steps: 5
+```
+
+## Fix
+Delete the line that is not meant; both are shown.
+""",
+    "SF005": """\
+Each `${...}` names a field the recipe writes, or an environment variable that is set.
+
+## Why
+A reference that leads nowhere, or back to itself, has no value. Only plain references and `oc.env`
+are resolved: a recipe is data, and reading it runs nothing.
+
+## Example
+```yaml
+draft: {num_steps: 3, topk: "${draft.steps}"}
+```
+
+Use instead:
+```yaml
+draft: {num_steps: 3, topk: "${.num_steps}"}
+target: {model: "${oc.env:SPECFLOW_MODELS,models}/deepseek-v3"}
+```
+
+## Fix
+Name a field by its whole path, or by `${.name}` for one beside it. Set the variable, or give a
+default after a comma. Write `\\${` for text that is no reference. A field left to its default is
+not written, so nothing can refer to it.
+""",
+    "SF007": """\
+What a recipe extends does not extend the recipe in turn.
+
+## Why
+Each file is laid over the one it extends. A circle has no lowest file to begin with.
+
+## Example
+```yaml
+extends: recipe.yaml  # this very file
+draft: {topk: 1}
+```
+
+Use instead:
+```yaml
+draft: {topk: 1}
+```
+
+## Fix
+Take out one `extends` of the circle, or move what the files share to a third that extends nothing.
+""",
+    "SF008": """\
+A value is written where it stands, without merge keys, anchors, aliases or tags.
+
+## Why
+A recipe has one way to inherit, `extends`, and one way to refer, `${...}`; both keep the place a
+value came from. YAML's own ways lose it, are not in YAML 1.2, and a tag can name code to run.
+
+## Example
+```yaml
+target: &shared {model: deepseek-v3}
+draft:
+  <<: *shared
+  algorithm: NGRAM
+```
+
+Use instead:
+```yaml
+target: {model: deepseek-v3}
+draft:
+  algorithm: NGRAM
+  model: ${target.model}
+```
+
+## Fix
+Refer to the field with `${...}`, or move the shared fields to a file and extend it.
+""",
+    "SF009": """\
+A boolean is `true` or `false`.
+
+## Why
+YAML 1.1 reads a bare yes, no, on, off, y or n as a boolean, YAML 1.2 as text. Which one a reader
+takes it for should not depend on the reader.
+
+## Example
+```yaml
+run: {compile: yes}
+```
+
+Use instead:
+```yaml
+run: {compile: true}
+sampling: {stop: ["no"]}
+```
+
+## Fix
+Write `true` or `false`, or put quotes round what is text.
+""",
+}
+
+LOAD_RULES: dict[str, tuple[str, str]] = {
+    code: (NAMES[code], manual) for code, manual in _MANUALS.items()
+}

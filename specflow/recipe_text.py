@@ -286,7 +286,7 @@ def _syntax_error(error: yaml.YAMLError, source: Source, base: int) -> Diagnosti
 def _explain(problem: str, character: str) -> tuple[str, str | None]:
     if "cannot start any token" in problem:
         if character == "\t":
-            return "a tab cannot indent", "use spaces"
+            return "a tab cannot separate or indent", "use spaces"
         return f"a value cannot begin with `{character}`", "quote it"
     for piece, message, help_ in _SYNTAX:
         if piece in problem:
@@ -346,6 +346,7 @@ def _unresolved(path: Path, node: Node, nodes: dict[Path, Node]) -> Iterator[Dia
     for start, said in _expressions(node):
         if said is None:
             yield _refused(node, start)
+            return  # what follows may be inside of what was refused
         elif said["env"] is None:
             yield from _missing_field(path, node, said, nodes)
         elif said["default"] is None and _unset(said["env"]):
@@ -373,9 +374,8 @@ def _missing_field(
     if target in nodes:
         return
     name = ".".join(target).lstrip(".")
-    near = closest(name, (".".join(known) for known in nodes))
-    offers = " or ".join(f"`{option}`" for option in near)
-    help_ = f"did you mean {offers}?" if near else "write the field, or leave the reference out"
+    near = closest(name, (".".join(known) for known in nodes), n=1)
+    help_ = f"did you mean `{near[0]}`?" if near else "write the field, or leave the reference out"
     message = f"`{said[0]}` names `{name}`, which the recipe does not write"
     yield finding("SF005", message, _label(node, said[0]), help=help_)
 
@@ -391,10 +391,10 @@ def _label(node: Node, expression: str) -> Label:
 
 def _endless(open_: dict[Path, Node], nodes: dict[Path, Node]) -> list[Diagnostic]:
     """The first value that refers to itself, or grows beyond all use."""
-    sizes: dict[Path, int] = {}
+    measures: dict[Path, _Measure] = {}
     for path, node in open_.items():
         try:
-            _size(path, nodes, sizes, ())
+            _measure(path, nodes, measures, ())
         except _Endless as error:
             return [finding("SF005", str(error), Label(node.place.value))]
     return []
@@ -404,25 +404,39 @@ class _Endless(Exception):  # noqa: N818  (a way out of the recursion, never see
     """An expansion without an end in sight; the text says why."""
 
 
-def _size(
-    path: Path, nodes: dict[Path, Node], sizes: dict[Path, int], trail: tuple[Path, ...]
-) -> int:
-    """How much a value grows to; each value is measured once, before anything is expanded."""
-    if path in sizes:
-        return sizes[path]
+@dataclass(frozen=True)
+class _Measure:
+    """What a value would grow to: characters and values in all, and steps to the last of them."""
+
+    size: int
+    height: int
+
+
+def _measure(
+    path: Path, nodes: dict[Path, Node], measures: dict[Path, _Measure], trail: tuple[Path, ...]
+) -> _Measure:
+    """Measure a value, each once, before anything is expanded."""
+    if path in measures:
+        return measures[path]
     if path in trail:
         circle = " -> ".join(".".join(step) for step in (*trail[trail.index(path) :], path))
         raise _Endless(f"a value refers to itself: {circle}")
-    if len(trail) >= DEEPEST:
+    if len(trail) > DEEPEST:
         raise _Endless(f"a value is reached through more than {DEEPEST} others")
     node = nodes[path]
-    inner = [(*path, key) for key, _ in children(node)]
-    inner += [_field(path, said) for _, said in _expressions(node) if said and said["field"]]
-    own = len(node.value) if isinstance(node.value, str) else 1
-    sizes[path] = own + sum(_size(step, nodes, sizes, (*trail, path)) for step in inner)
-    if sizes[path] > LARGEST and len(inner) > 1:
+    steps = [(*path, key) for key, _ in children(node)]
+    steps += [_field(path, said) for _, said in _expressions(node) if said and said["field"]]
+    inner = [_measure(step, nodes, measures, (*trail, path)) for step in steps]
+    size = len(node.value) if isinstance(node.value, str) else 1
+    measure = _Measure(
+        size + sum(m.size for m in inner), 1 + max((m.height for m in inner), default=0)
+    )
+    if measure.height > DEEPEST:
+        raise _Endless(f"a value is reached through more than {DEEPEST} others")
+    if steps and measure.size > LARGEST:
         raise _Endless(f"a value grows beyond {LARGEST} characters")
-    return sizes[path]
+    measures[path] = measure
+    return measure
 
 
 def _unset(variable: str) -> bool:
