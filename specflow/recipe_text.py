@@ -251,6 +251,11 @@ def typed(text: str) -> str | int | float | bool | None:
 
 # PyYAML's problem, by a piece of it; our message, and the way out. The first match counts.
 _SYNTAX = (
+    ("sequence entries are not allowed", "a `- item` cannot begin here",
+     "give each item a line of its own, indented like its neighbours"),
+    ("expected '<document start>'", "the recipe has ended before this",
+     "a bracket is closed once too often, or its closing one is followed by text"),
+    ("undefined tag handle", "a tag is not part of a recipe", "leave the tag out"),
     ("mapping values are not allowed", "a `key: value` cannot begin here",
      "indent it like its neighbours, or quote a value that holds `: `"),
     ("expected <block end>", "this does not line up with the block it is in",

@@ -117,7 +117,7 @@ def test_a_block_scalar_ends_with_its_text() -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_windows_lines_and_a_byte_order_mark() -> None:
-    Path("a.yaml").write_bytes(b"\xef\xbb\xbfdraft:\r\n  topk: 2\t\r\n")
+    Path("a.yaml").write_bytes(b"\xef\xbb\xbfdraft:\r\n  topk: 2\r\n")
     recipe = load("a.yaml")
     assert recipe.written == {"draft": {"topk": 2}}
     assert str(recipe.places["draft.topk"].value) == "a.yaml:2:9"
@@ -356,6 +356,10 @@ def test_a_bomb_of_references_is_not_built() -> None:
         ("a: [1, 2", "a.yaml:1:9"),
         ("a: 'x", "a.yaml:1:6"),
         ("a: @x", "a.yaml:1:4"),
+        ("a: - x", "a.yaml:1:4"),
+        ("{a: 1}}", "a.yaml:1:7"),
+        ("a: !x!y 1", "a.yaml:1:4"),
+        ("%FOO\na: 1", "a.yaml:2:1"),
         ("a: 1\n b: 2", "a.yaml:2:3"),
         ("a: \x07", "a.yaml:1:4"),
         ('a: "\\q"', "a.yaml:1:6"),
