@@ -14,11 +14,14 @@ from transformers import PreTrainedModel
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, ExpertsInterface
 
 from specflow.errors import RuntimeFault
-from specflow.models.attention import ATTENTION, Step
-from specflow.models.lean import LeanDecoder, by_columns
+from specflow.models.attention import ATTENTION
+from specflow.models.lean import LeanDecoder
+from specflow.models.linear import fuse, pack
 
+Run = Callable[[Tensor, Tensor, Any], Tensor]
 INSTEAD = "use another target model, or run the recipe on an engine"
 EXPERTS = "specflow"
+DRIVEN_LAYERS = frozenset({"full_attention", "sliding_attention"})
 MOST_COPIED = 64  # tokens up to which copying the weights of each chosen expert is bearable
 
 
@@ -54,7 +57,9 @@ UNLISTED = Architecture(proven=False)  # tried, and held against its own stock f
 class Adapter:
     """The parts of one model in memory that a forward needs."""
 
-    run: Callable[[Tensor, Tensor, Any], Tensor]  # tokens, positions, step -> hidden states after the final norm
+    run: Callable[
+        [Tensor, Tensor, Any], Tensor
+    ]  # tokens, positions, step -> hidden states after the final norm
     head: nn.Module
     softcap: float | None
     vocab_size: int
@@ -77,25 +82,144 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
 
 
 def adapt(model: PreTrainedModel) -> Adapter:
-    """Turn a stock model into one that reads and writes our pool; its own cache no longer works afterwards."""
+    """Make a stock model read and write our pool; it no longer runs on its own afterwards."""
     config = model.config.get_text_config()
     refuse(model, config)
     row = architecture_of(model)
-    model.eval().requires_grad_(requires_grad=False)
     decoder, head = find(model, row.decoder), find(model, row.head)
+    model.eval().requires_grad_(requires_grad=False)
     model.set_attn_implementation(ATTENTION)
-    if hasattr(decoder, "set_experts_implementation"):
+    if uses_experts(decoder):
         decoder.set_experts_implementation(EXPERTS)
-    weight = head.weight
-    store_by_columns(model)
-    ...
+    if row.absorbed:
+        absorb(decoder)
+    if row.lean:
+        run: Run = LeanDecoder(decoder, config)
+    else:
+        run = stock_run(decoder, packed=row.proven)
     return Adapter(
-        run=LeanDecoder(decoder, config) if row.lean else stock_run(decoder),
-        head=head,
+        run=run,
+        head=fuse([head]),
         softcap=getattr(config, "final_logit_softcapping", None),
         vocab_size=int(head.weight.shape[0]),
-        max_positions=int(getattr(config, "max_position_embeddings", sys.maxsize)),
+        max_positions=longest(config),
         layers=int(config.num_hidden_layers),
-        device=weight.device,
-        dtype=weight.dtype,
+        device=head.weight.device,
+        dtype=head.weight.dtype,
     )
+
+
+def stock_run(decoder: nn.Module, *, packed: bool) -> Run:
+    """The library's own forward; our step stands where its cache would."""
+    if packed:
+        pack(decoder)
+
+    def run(tokens: Tensor, positions: Tensor, step: Any) -> Tensor:
+        out = decoder(
+            input_ids=tokens, position_ids=positions, cache=step, use_cache=True, step=step
+        )
+        hidden: Tensor = out.last_hidden_state
+        return hidden
+
+    return run
+
+
+def find(model: PreTrainedModel, path: str) -> Any:
+    """The part of a model at a dotted path."""
+    try:
+        return attrgetter(path)(model)
+    except AttributeError:
+        raise RuntimeFault(f"`{type(model).__name__}` has no `{path}`: {INSTEAD}") from None
+
+
+def refuse(model: PreTrainedModel, config: Any) -> None:
+    """Stop at what our pool cannot hold or our attention would ignore."""
+    for obstacle in obstacles(model.config, config):
+        raise RuntimeFault(f"`{type(model).__name__}` cannot be a target: {obstacle}; {INSTEAD}")
+
+
+def obstacles(whole: Any, config: Any) -> Iterator[str]:
+    """What keeps a model from being driven, from its config alone."""
+    if getattr(whole, "is_encoder_decoder", False):
+        yield "it has an encoder"
+    if "dynamic" in rope_types(config):
+        yield "rope type `dynamic` turns with the longest text of the batch"
+    kinds = set(getattr(config, "layer_types", None) or ()) - DRIVEN_LAYERS
+    if kinds:
+        yield f"layers of type `{min(kinds)}` keep a state that cannot be rolled back"
+    if getattr(config, "use_bidirectional_attention", None) in {True, "all"}:
+        yield "its attention is not causal"
+
+
+def rope_parameters(config: Any) -> list[dict[str, Any]]:
+    """The rotary settings of a model; several where they differ by layer type."""
+    given = getattr(config, "rope_parameters", None) or {}
+    return (
+        [given]
+        if "rope_type" in given
+        else [each for each in given.values() if isinstance(each, dict)]
+    )
+
+
+def rope_types(config: Any) -> set[str]:
+    """The kinds of rotary embedding a model uses."""
+    return {str(each.get("rope_type", "default")) for each in rope_parameters(config)}
+
+
+def longest(config: Any) -> int:
+    """Positions a text may have; with `longrope` those that need no change of factors midway."""
+    limits = [int(getattr(config, "max_position_embeddings", None) or sys.maxsize)]
+    for each in rope_parameters(config):
+        if each.get("rope_type") == "longrope" and "original_max_position_embeddings" in each:
+            limits.append(int(each["original_max_position_embeddings"]))
+    return min(limits)
+
+
+def expected_windows(config: Any) -> int:
+    """How many layers say in the config that they see a sliding window only."""
+    kinds = getattr(config, "layer_types", None)
+    if kinds is not None:
+        return list(kinds).count("sliding_attention")
+    return int(config.num_hidden_layers) if getattr(config, "sliding_window", None) else 0
+
+
+def uses_experts(decoder: nn.Module) -> bool:
+    """Whether some layer routes its tokens through a table of experts."""
+    return any(
+        hasattr(module, "num_experts") and hasattr(module, "has_gate")
+        for module in decoder.modules()
+    )
+
+
+def run_experts(module: nn.Module, hidden: Tensor, *routing: Tensor) -> Tensor:
+    """Experts without a host sync; copies of their weights only where nothing else can be captured."""
+    grouped = (
+        hidden.device.type == "cpu"
+        or hidden.dtype == torch.bfloat16
+        or hidden.shape[0] > MOST_COPIED
+    )
+    if hidden.dtype == torch.float64:
+        grouped = False
+    mixed: Tensor = ALL_EXPERTS_FUNCTIONS["grouped_mm" if grouped else "batched_mm"](
+        module, hidden, *routing
+    )
+    return mixed
+
+
+def absorb(decoder: Any) -> None:
+    """Let latent attention hand over its latents, which `attend` reads without expanding them."""
+    for layer in decoder.layers:
+        attention = layer.self_attn
+        up = attention.kv_b_proj.weight.view(attention.num_heads, -1, attention.kv_lora_rank)
+        attention.latent_weights = (
+            up[:, : attention.qk_nope_head_dim],
+            up[:, attention.qk_nope_head_dim :],
+        )
+        attention.expand_kv = _keep
+
+
+def _keep(latent: Tensor, rotated: Tensor) -> tuple[Tensor, Tensor]:
+    return latent, rotated
+
+
+ExpertsInterface.register(EXPERTS, run_experts)

@@ -106,13 +106,18 @@ def attend(  # noqa: PLR0913 - the library calls it
     **extra: Any,
 ) -> tuple[Tensor, None]:
     """Attention of queries [B, H, q, E] to a window [B, K, S, E], as [B, q, H, E]."""
-    del module, attention_mask
+    del attention_mask
     for name, given in extra.items():
         if given is not None and name not in HARMLESS:
             raise RuntimeFault(
                 f"attention argument `{name}` is not supported: use another target model"
             )
-    return mix(query, key, value, step, scaling, sliding_window, softcap).transpose(1, 2), None
+    latent = getattr(module, "latent_weights", None)
+    if latent is None:
+        mixed = mix(query, key, value, step, scaling, sliding_window, softcap)
+    else:
+        mixed = mix_latent(query, key, value, step, scaling, latent)
+    return mixed.transpose(1, 2), None
 
 
 def mix(
@@ -143,6 +148,30 @@ def mix(
         scores = torch.tanh(scores / softcap) * softcap + mask
         mixed = torch.matmul(torch.softmax(scores, dim=-1), value)
     return mixed.reshape(rows, heads, queries, value.shape[-1])
+
+
+def mix_latent(
+    query: Tensor,
+    latent: Tensor,
+    rotated: Tensor,
+    step: Step,
+    scaling: float | None,
+    weights: tuple[Tensor, Tensor],
+) -> Tensor:
+    """Multi-head latent attention over latents [B, 1, S, R] and rotated keys [B, 1, S, r], nothing expanded.
+
+    weights  [H, E - r, R] and [H, V, R]  from a latent to the plain part of a key, and to a value
+    """
+    key_up, value_up = weights
+    rows, heads, queries, width = query.shape
+    plain, turned = query.split([key_up.shape[1], rotated.shape[-1]], dim=-1)
+    folded = torch.matmul(plain, key_up).view(rows, 1, heads * queries, -1)
+    scores = torch.matmul(folded, latent.transpose(2, 3))
+    scores += torch.matmul(turned.reshape(rows, 1, heads * queries, -1), rotated.transpose(2, 3))
+    scores *= width**-0.5 if scaling is None else scaling
+    scores += step.mask(None, heads if queries > 1 else 1)
+    read = torch.matmul(torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype), latent)
+    return torch.matmul(read.view(rows, heads, queries, -1), value_up.transpose(1, 2))
 
 
 AttentionInterface.register(ATTENTION, attend)

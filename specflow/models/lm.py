@@ -59,7 +59,7 @@ class LanguageModel:
     ) -> Tensor:
         """Logits [B, q, V] of tokens [B, q], or of the last one a row [B, V]."""
         self.entered = perf_counter()
-        hidden = self.adapter.decode(tokens, positions, step)
+        hidden = self.adapter.run(tokens, positions, step)
         logits = self.adapter.score(hidden[:, -1] if last else hidden)
         self.left = perf_counter()
         self.forward_seconds += self.left - self.entered

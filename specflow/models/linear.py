@@ -1,0 +1,92 @@
+"""How is a matrix stored so that a few rows of tokens multiply it at the speed of memory?
+
+    R  rows of tokens      M  inputs      N  outputs
+
+A CPU library packs a float32 matrix into blocks: four to six rows then take as long as one, which is what makes
+verifying several guesses at once worth while. A call with fewer rows is padded, which is faster than leaving it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+FEWEST = 4  # rows below which the blocked kernel falls back to a slower one
+
+
+def packable(weight: Tensor) -> bool:
+    """Whether a matrix gains from blocks: float32 on a CPU with oneDNN."""
+    return (
+        weight.device.type == "cpu"
+        and weight.dtype == torch.float32
+        and torch.backends.mkldnn.is_available()
+    )
+
+
+class PackedLinear(nn.Module):
+    """A linear layer whose matrix [N, M] is kept in blocks only."""
+
+    fewest = FEWEST
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous())  # noqa: SLF001
+        self.bias = bias
+        self.in_features, self.out_features = weight.shape[1], weight.shape[0]
+
+    def multiply(self, rows: Tensor) -> Tensor:
+        """Rows [R, M] with R >= FEWEST to [R, N]."""
+        product: Tensor = _multiply(rows, self.packed, self.bias, "none", [], "")
+        return product
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Inputs [..., M] to [..., N], any number of rows."""
+        rows = inputs.reshape(-1, self.in_features)
+        count = rows.shape[0]
+        product = self.multiply(padded(rows, self.fewest))[:count]
+        return product.view(*inputs.shape[:-1], self.out_features)
+
+
+class PlainLinear(nn.Module):
+    """A linear layer with the interface of a packed one, for every other device and type."""
+
+    fewest = 1
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.weight, self.bias = weight, bias
+
+    def multiply(self, rows: Tensor) -> Tensor:
+        """Rows [R, M] to [R, N]."""
+        return F.linear(rows, self.weight, self.bias)
+
+    forward = multiply
+
+
+def padded(rows: Tensor, fewest: int) -> Tensor:
+    """Rows [R, M] with rows of zeros after them, up to `fewest`."""
+    missing = fewest - rows.shape[0]
+    return F.pad(rows, (0, 0, 0, missing)) if missing > 0 else rows
+
+
+@torch.no_grad()
+def fuse(linears: Sequence[nn.Linear]) -> PackedLinear | PlainLinear:
+    """One layer in place of several that read the same input."""
+    weight = torch.cat([linear.weight for linear in linears]) if len(linears) > 1 else linears[0].weight
+    biases = [linear.bias for linear in linears if linear.bias is not None]
+    bias = torch.cat(biases) if biases else None
+    return PackedLinear(weight, bias) if packable(weight) else PlainLinear(weight, bias)
+
+
+def pack(module: nn.Module) -> None:
+    """Replace every plain linear layer inside a module by a packed one, where that gains."""
+    for parent in list(module.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Linear and packable(child.weight):
+                setattr(parent, name, PackedLinear(child.weight, child.bias))
+
+
+_multiply = torch.ops.mkldnn._linear_pointwise  # noqa: SLF001 - the operation inductor emits, public in no module
