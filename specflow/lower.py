@@ -74,7 +74,8 @@ def _speculate(b: Builder, guess: Guess, verify: VerifyStage, commit: CommitStag
         if gained.path is not None:
             p.ops("move_accepted", gained.path, starts, outs=(), note="node order becomes sequence order")
     phases = (*guess.phases, "verify", "commit")
-    b.variant(verify.name, *phases, doc="guesses are verified")
+    width = b.constants["NUM_DRAFT_TOKENS"].value
+    b.variant(verify.name, *phases, width=width, doc="guesses are verified")
 
 
 def _one_position(b: Builder, suffix: str, name: str) -> None:
@@ -93,4 +94,4 @@ def _one_position(b: Builder, suffix: str, name: str) -> None:
         p.store(state(b, "bonus_token"), bonus)
         p.store(state(b, "accept_len"), 1)
         p.store(state(b, "seq_lens"), 1, "add")
-    b.variant(name, f"verify{suffix}", f"commit{suffix}", doc="one position is verified")
+    b.variant(name, f"verify{suffix}", f"commit{suffix}", width=1, doc="one position is verified")

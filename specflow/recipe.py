@@ -45,7 +45,7 @@ class Recipe:
 class Fields(BaseModel):
     """What a block of a recipe may say: typed, frozen, nothing unknown."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 def field(doc: str, *, default: Any = ..., derive: str = "", table: str = "", **limits: Any) -> Any:
@@ -90,6 +90,7 @@ class RunFields(Fields):
     batch_size: int = field("Requests decoded at once.", default=1, ge=1, le=256)
     max_length: int = field("KV positions a request may fill.", derive="min(target's context, 2048)", ge=16)
     prefill_chunk: int = field("Prompt tokens a prefill forward takes.", default=512, ge=1)
+    prompts: str = field("Prompts (JSONL) to run where none are given, relative to the recipe.", default="")
     threads: int = field("CPU threads of a forward; 0 leaves torch's own choice.", default=0, ge=0, le=256)
 
 

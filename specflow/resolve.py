@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -25,6 +26,7 @@ from specflow.recipe import (
     home,
 )
 from specflow.rules import diagnose
+from specflow.spans import Span
 from specflow.stages import COMMITS, DRAFTS, VERIFIES, Table
 from specflow.stages.base import DraftStage
 from specflow.tables import ALIASES, look_up
@@ -201,7 +203,7 @@ class _Resolution:
             return
         place = self.recipe.places.get(path)
         origin = Origin.OVERRIDE if path in self.recipe.overridden else Origin.USER
-        because = str(place.value) if place else "written"
+        because = short(place.value) if place else "written"
         if origin is Origin.OVERRIDE and place is not None:
             key = f"{place.key.text if place.key else path}="
             because = key + place.value.text
@@ -274,6 +276,11 @@ class _Resolution:
             labels = (Label(span, label, primary=True),)
         rule = FIELD_RULES[code]
         self.found.append(Diagnostic(code, rule.name, Severity.ERROR, message, labels, notes, help))
+
+
+def short(span: Span) -> str:
+    """A span by its file's own name: `ngram.yaml:6:10`."""
+    return f"{Path(span.source.name).name}:{span.line}:{span.column}"
 
 
 def _kind(value: Any) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from specflow.graph.ir import Buffer, Constant, StepGraph, leaves, reads, writes
+from specflow.graph.ir import Buffer, Constant, StepGraph, reads, writes
 
 # The host reads these two after every step, whatever the recipe (session.py).
 OUTPUTS = ("accept_len", "output_tokens")
+WIDTH = "NUM_DRAFT_TOKENS"  # the constant behind the letter W, which state is shaped by
 
 
 def plan(graph: StepGraph) -> StepGraph:
@@ -19,7 +20,6 @@ def plan(graph: StepGraph) -> StepGraph:
             used |= {o.name for o in writes(node) if isinstance(o, Buffer)}
         if phase.choice:
             used.add(phase.choice.least.name)
-    widths = {str(d) for p in graph.phases for n in leaves(p.nodes) for v in writes(n) for d in v.shape}
     kept = sorted((b for b in graph.buffers if b.name in used), key=lambda b: b.name in OUTPUTS)
-    constants = tuple(c for c in graph.constants if c.name in used or c.name in widths)
+    constants = tuple(c for c in graph.constants if c.name in used or c.name == WIDTH)
     return replace(graph, buffers=tuple(kept), constants=constants)

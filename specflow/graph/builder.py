@@ -149,9 +149,9 @@ class Builder:
         yield builder
         self.phases.append(builder.done())
 
-    def variant(self, name: str, *phases: str, doc: str) -> None:
+    def variant(self, name: str, *phases: str, width: int, doc: str) -> None:
         """Declare a captured step out of device phases."""
-        self._variants.append(Variant(name, phases, doc))
+        self._variants.append(Variant(name, phases, width, doc))
 
     def done(self) -> StepGraph:
         """The finished graph."""

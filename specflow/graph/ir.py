@@ -127,10 +127,11 @@ class Phase:
 
 @dataclass(frozen=True)
 class Variant:
-    """One captured step: the device phases it runs, in order."""
+    """One captured step: the device phases it runs, in order, and the positions it verifies."""
 
     name: str
     phases: tuple[str, ...]
+    width: int
     doc: str
 
 

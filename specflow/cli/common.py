@@ -1,0 +1,67 @@
+"""What commands share: loading by name, printing findings, exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from specflow.diagnostics import Diagnostic, Format, Severity, render, summary
+from specflow.errors import RecipeError
+from specflow.load import load
+from specflow.packs import find
+from specflow.recipe import Recipe, ResolvedRecipe
+from specflow.resolve import resolve
+
+CLEAN, FINDINGS, USAGE = 0, 1, 2
+
+
+def add_format(parser: argparse.ArgumentParser, *formats: str) -> None:
+    """`--format`, text unless said otherwise."""
+    parser.add_argument("--format", choices=formats, default="text", help="how findings and results are written")
+
+
+def add_overrides(parser: argparse.ArgumentParser) -> None:
+    """`key=value` after the recipe."""
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="fields to set: draft.min_match=3")
+
+
+def is_override(word: str) -> bool:
+    """Whether a word on the command line sets or drops a field rather than naming a recipe."""
+    return word.startswith("~") or "=" in word
+
+
+def read(name: str, overrides: Sequence[str] = ()) -> tuple[Recipe, ResolvedRecipe]:
+    """A recipe by path or pack name, loaded and resolved."""
+    recipe = load(find(name), overrides)
+    return recipe, resolve(recipe)
+
+
+def failed(error: RecipeError, form: str) -> int:
+    """Print what was found; the exit code."""
+    show(error.diagnostics, form)
+    if form == "text":
+        print()
+        print(summary(1, error.diagnostics))
+    return USAGE if error.unreadable else FINDINGS
+
+
+def show(findings: Sequence[Diagnostic], form: str) -> None:
+    """Findings to stdout, coloured on a terminal."""
+    formats: dict[str, Format] = {"text": "text", "json": "json", "github": "github"}
+    text = render(findings, formats[form], color=sys.stdout.isatty() and form == "text")
+    if text:
+        print(text)
+
+
+def tell(findings: Sequence[Diagnostic]) -> None:
+    """Findings to stderr, where stdout belongs to the result."""
+    text = render(findings, color=sys.stderr.isatty())
+    if text:
+        print(text, file=sys.stderr)
+
+
+def worst(findings: Sequence[Diagnostic], *, strict: bool) -> int:
+    """The exit code of a set of findings; `strict` counts warnings too."""
+    stop = [d for d in findings if strict or d.severity is Severity.ERROR]
+    return FINDINGS if stop else CLEAN

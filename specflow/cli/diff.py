@@ -1,0 +1,47 @@
+"""`specflow diff`: compare two recipes by meaning."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import sys
+
+from specflow.cli.common import CLEAN, FINDINGS, add_format, read
+from specflow.codegen import emit
+from specflow.diff import as_json, changes, diff
+from specflow.graph.show import show
+from specflow.lower import lower
+from specflow.recipe import ResolvedRecipe
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.add_argument("a", metavar="A", help="path or pack name")
+    parser.add_argument("b", metavar="B", help="path or pack name")
+    parser.add_argument("--graph", action="store_true", help="the step graphs too, line by line")
+    parser.add_argument("--code", action="store_true", help="the step modules too, line by line")
+    add_format(parser, "text", "json")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the differences; exit 1 where there are any."""
+    a, b = read(args.a)[1], read(args.b)[1]
+    if args.format == "json":
+        print(json.dumps(as_json(a, b), indent=2, ensure_ascii=False))
+    else:
+        print(diff(a, b), end="")
+    if args.graph:
+        sys.stdout.writelines(_lines(a, b, show(lower(a)), show(lower(b))))
+    if args.code:
+        sys.stdout.writelines(_lines(a, b, _code(a), _code(b)))
+    return FINDINGS if changes(a, b) else CLEAN
+
+
+def _code(recipe: ResolvedRecipe) -> str:
+    return emit(lower(recipe), recipe).source
+
+
+def _lines(a: ResolvedRecipe, b: ResolvedRecipe, before: str, after: str) -> list[str]:
+    return list(difflib.unified_diff(before.splitlines(True), after.splitlines(True), a.name, b.name))

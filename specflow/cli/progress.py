@@ -1,0 +1,85 @@
+"""Live progress on stderr and the table at the end on stdout."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from specflow.report import table
+from specflow.session import Session
+
+PLAIN_WIDTH = 100
+EVERY = 0.1  # seconds between two refreshes
+
+
+class Progress:
+    """What `execute` tells while it runs: a live line on a terminal, one line a stage elsewhere."""
+
+    def __init__(self) -> None:
+        self.stderr = Console(stderr=True, highlight=False)
+        self.live = Live(console=self.stderr, transient=True, auto_refresh=False)
+        self.stage = ""
+        self._at = 0.0
+
+    def __enter__(self) -> Progress:
+        """Begin."""
+        if self.stderr.is_terminal:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        """End, and leave the terminal as it was."""
+        if self.stderr.is_terminal:
+            self.live.stop()
+
+    def say(self, text: str) -> None:
+        """A stage begins."""
+        self.stage = text
+        if self.stderr.is_terminal:
+            self.live.update(Text(text), refresh=True)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def progress(self, done: int, total: int, session: Session, seconds: float) -> None:
+        """A step ended: refresh, but not so often that it costs time."""
+        now = time.monotonic()
+        if not self.stderr.is_terminal or now - self._at < EVERY:
+            return
+        self._at = now
+        lens = [n for c in session.rows for n in c.accept_lens]
+        length = f", accept length {sum(lens) / len(lens):.2f}" if lens else ""
+        self.live.update(Text(f"{self.stage}: {done}/{total} ended, {len(session.rows)} running{length}, "
+                              f"{seconds:.0f} s"), refresh=True)
+
+    def table(self, report: Mapping[str, Any], texts: Sequence[tuple[str, str]]) -> None:
+        """The report as a person reads it."""
+        out = Console(highlight=False, soft_wrap=not sys.stdout.isatty(),
+                      width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+        for _, text in texts:
+            out.print(escape(text))
+        if texts:
+            out.print()
+        made = report["recipe"]
+        out.print(f"[bold]{escape(made['recipe'])}[/bold]  {report['prompts']['count']} prompts, "
+                  f"{report['totals']['completion_tokens']} tokens, {made['run']['dtype']} on "
+                  f"{report['environment']['device']}, batch {made['run']['batch_size']}")
+        grid = Table.grid(padding=(0, 2))
+        for row in table(report):
+            grid.add_row(*map(escape, row))
+        out.print(grid)
+        for difference in report.get("lossless", {}).get("differences", ()):
+            out.print(escape(f"  {difference['id']}: token {difference['index']} is {difference['token']}, plainly "
+                             f"{difference['plain']}; gap {difference['gap']:.2g}: {difference['kind']}"))
+        if report["cut_short"]:
+            out.print("cut short: Ctrl-C ended the run; what is above is about the completions that had ended")
+        for warning in report["warnings"]:
+            out.print(escape(f"warning: {warning}"))

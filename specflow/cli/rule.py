@@ -1,0 +1,32 @@
+"""`specflow rule CODE`: print a rule's manual."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from specflow.cli.common import CLEAN, USAGE
+from specflow.diagnostics import closest
+from specflow.manual import manuals
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.add_argument("code", metavar="CODE", help="SF012, or the rule's name")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the manual of a code or a name."""
+    known = manuals()
+    wanted = next((m for m in known if args.code in (m.code, m.name) or args.code.upper() == m.code), None)
+    if wanted is None:
+        near = closest(args.code.upper(), [m.code for m in known]) + closest(args.code, [m.name for m in known])
+        offer = f"; did you mean {', '.join(near[:3])}?" if near else ""
+        print(f"error: `{args.code}` is no rule{offer} `specflow rules` lists them", file=sys.stderr)
+        return USAGE
+    print(f"{wanted.name} ({wanted.code})   {wanted.severity}")
+    print(wanted.doc.rstrip())
+    if wanted.where:
+        print(f"\ndeclared in {wanted.where}")
+    return CLEAN

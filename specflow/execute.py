@@ -1,0 +1,245 @@
+"""A recipe on prompts: models, session, baseline, lossless check, report."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import torch
+import transformers
+from platformdirs import user_cache_path
+
+import specflow
+from specflow import lossless
+from specflow import prompts as prompt_files
+from specflow.capture import buffers, capture
+from specflow.codegen import emit
+from specflow.diagnostics import Diagnostic
+from specflow.errors import RuntimeFault
+from specflow.lower import lower
+from specflow.models.drafters import DRAFTERS, Drafter
+from specflow.models.lm import LanguageModel
+from specflow.models.loading import open_model
+from specflow.models.tokenizer import Tokenizer
+from specflow.recipe import Recipe, ResolvedRecipe, dump
+from specflow.report import Counted, Report, Timed
+from specflow.resolve import resolve
+from specflow.session import Completion, Request, Session
+
+
+class Watch(Protocol):
+    """What a run tells whoever looks on."""
+
+    def say(self, text: str) -> None:
+        """A stage begins."""
+
+    def progress(self, done: int, total: int, session: Session, seconds: float) -> None:
+        """A step ended."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a run is asked for beside its recipe."""
+
+    out: Path | None
+    baseline: bool
+    check_lossless: bool
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run leaves: its report, what was found in the prompts, the completions in the order they ended."""
+
+    report: Report
+    findings: tuple[Diagnostic, ...]
+    completions: tuple[Completion, ...]
+
+
+@dataclass
+class Run:
+    """One pass over the requests."""
+
+    session: Session
+    completions: list[Completion]
+    timed: Timed
+    cut_short: bool
+
+
+def execute(
+    recipe: Recipe, resolved: ResolvedRecipe, prompts: prompt_files.Prompts, wanted: Wanted, watch: Watch
+) -> Outcome:
+    """Load, decode, compare, count. RuntimeFault where the machine or a checkpoint gives up."""
+    if resolved.run.device == "cuda" and not torch.cuda.is_available():
+        raise RuntimeFault("`run.device: cuda` is asked for and this machine has no CUDA device; write `run.device: cpu`")
+    if resolved.run.threads:
+        torch.set_num_threads(resolved.run.threads)
+    watch.say(f"loading {resolved.target.model}")
+    folder = open_model(resolved.target.model)
+    target = LanguageModel.load(folder, device=resolved.run.device, dtype=resolved.run.dtype)
+    tokenizer = Tokenizer(folder)
+    requests, findings = encode(prompts, tokenizer, resolved)
+    main = make_session(resolved, target, tokenizer)
+    with Completions(wanted.out) as sink:
+        watch.say(f"decoding {len(requests)} prompts")
+        done = decode(main, requests, watch, sink)
+    report = Report(
+        recipe=dump(resolved), environment=environment(resolved),
+        prompts={"count": len(requests), "sha256": prompts.sha256},
+        counted=[counted(c) for c in done.completions], timed=done.timed,
+        chain=resolved.axes.shape == "chain", width=resolved["verify.num_draft_tokens"], cut_short=done.cut_short,
+        notes=[f"{f.name}: {f.message}" for f in resolved.findings],
+    )
+    drafts = resolved.axes.guess != "none"
+    if not done.cut_short and ((wanted.baseline and drafts) or wanted.check_lossless):
+        watch.say("decoding the same prompts plainly")
+        plain = make_session(resolve(plain_of(recipe)), target, tokenizer)
+        base = decode(plain, requests, watch, Completions(None))
+        report.cut_short = base.cut_short
+        if not base.cut_short:
+            compare(report, done, base, target, wanted)
+    return Outcome(report, tuple((*prompts.findings, *findings)), tuple(done.completions))
+
+
+def compare(report: Report, done: Run, base: Run, target: LanguageModel, wanted: Wanted) -> None:
+    """Put the baseline, and the lossless check where it is asked for, into the report."""
+    tokens = sum(len(c.tokens) for c in base.completions)
+    if wanted.baseline:
+        report.baseline = {"tok_s": tokens / base.timed.total if base.timed.total else 0.0,
+                           "seconds": base.timed.total, "forward_seconds": base.timed.forward,
+                           "cpu_seconds": base.timed.cpu}
+    if wanted.check_lossless:
+        plain = {c.request.id: c.tokens for c in base.completions}
+        found = [lossless.explain(c.request.id, c.request.tokens, c.tokens, plain[c.request.id], target)
+                 for c in done.completions]
+        report.lossless = lossless.verdict([d for d in found if d is not None], len(found))
+
+
+def encode(
+    prompts: prompt_files.Prompts, tokenizer: Tokenizer, recipe: ResolvedRecipe
+) -> tuple[list[Request], list[Diagnostic]]:
+    """Prompts as requests; a prompt that does not fit is a finding, and the others run."""
+    requests: list[Request] = []
+    found: list[Diagnostic] = []
+    for prompt in prompts.items:
+        if prompt.messages and not tokenizer.has_chat_template:
+            found.append(prompt_files.unusable(
+                prompt, "is a chat, and the target has no chat template", "write `prompt` instead of `messages`"))
+            continue
+        try:
+            tokens = tokenizer.encode_chat(prompt.messages) if prompt.messages else tokenizer.encode(prompt.text)
+        except RuntimeFault as error:
+            found.append(prompt_files.unusable(prompt, f"does not fit the template: {error}", "see the model's card"))
+            continue
+        if not tokens:
+            found.append(prompt_files.unusable(prompt, "has no token", "write a text"))
+        elif len(tokens) >= recipe.run.max_length:
+            found.append(prompt_files.too_long(prompt, len(tokens), recipe.run.max_length))
+        else:
+            most = prompt.max_new_tokens or recipe.sampling.max_new_tokens
+            requests.append(Request(prompt.id, tokens, most))
+    return requests, found
+
+
+def make_session(recipe: ResolvedRecipe, target: LanguageModel, tokenizer: Tokenizer) -> Session:
+    """A session ready to decode: module, pools, drafter, captured step, every variant warmed up."""
+    graph = lower(recipe)
+    module = emit(graph, recipe).load(user_cache_path("specflow") / "steps")
+    length = recipe.run.max_length + recipe["verify.num_draft_tokens"]
+    pool = target.pool(recipe.run.batch_size, length)
+    drafter = DRAFTERS[graph.drafter](recipe, length)
+    step = capture(module, target, pool, drafter)
+    session = Session(recipe, step, target, pool, drafter, tokenizer.decode,
+                      target.stop_ids | tokenizer.stop_ids)
+    warm_up(session)
+    return session
+
+
+def warm_up(session: Session) -> None:
+    """Run every variant once on row 0, so that page faults and first allocations are not timed."""
+    for variant in session.captured.widths:
+        session.captured.launch(1, variant, session.width + 1)
+    for tensor in buffers(session.captured.state).values():
+        tensor.zero_()
+
+
+def decode(session: Session, requests: list[Request], watch: Watch, sink: Completions) -> Run:
+    """Decode all requests; Ctrl-C ends it early and keeps what has ended."""
+    models = (session.target, *session.drafter.lms())
+    for model in models:
+        model.forward_seconds = 0.0
+    completions: list[Completion] = []
+    began, cpu = time.perf_counter(), time.process_time()
+    cut_short = False
+    try:
+        for request in requests:
+            session.submit(request)
+        while session.waiting or session.rows:
+            for completion in session.step():
+                completions.append(completion)
+                sink.write(completion)
+            watch.progress(len(completions), len(requests), session, time.perf_counter() - began)
+    except KeyboardInterrupt:
+        cut_short = True
+    clock = session.clock
+    phases = {"draft": clock.draft, "verify": clock.verify, "commit": clock.commit, "prefill": clock.prefill}
+    timed = Timed(phases, time.perf_counter() - began, sum(m.forward_seconds for m in models),
+                  time.process_time() - cpu)
+    return Run(session, completions, timed, cut_short)
+
+
+def plain_of(recipe: Recipe) -> Recipe:
+    """The same target, sampling and run with nothing drafted."""
+    kept = ("target", "sampling", "run")
+    written: dict[str, Any] = {k: recipe.written[k] for k in kept if k in recipe.written}
+    written["draft"] = {"algorithm": "NONE"}
+    places = {p: place for p, place in recipe.places.items() if p.split(".")[0] in kept}
+    allow = recipe.allow | {"SF082"}  # a code allowed for the draft's sake is not useless here
+    return replace(recipe, name=f"{recipe.name}_plain", written=written, places=places, allow=allow)
+
+
+def counted(completion: Completion) -> Counted:
+    """A completion as the report counts it."""
+    return Counted(completion.request.id, len(completion.tokens), completion.accept_lens, completion.drafted,
+                   completion.finish)
+
+
+def environment(recipe: ResolvedRecipe) -> Mapping[str, Any]:
+    """Versions and the machine, as far as they bear on the figures."""
+    device = torch.cuda.get_device_name() if recipe.run.device == "cuda" else platform.machine()
+    return {"specflow": specflow.__version__, "torch": torch.__version__, "transformers": transformers.__version__,
+            "python": platform.python_version(), "device": device, "threads": torch.get_num_threads(),
+            "cores": os.cpu_count()}
+
+
+class Completions:
+    """completions.jsonl, one line as each request ends, on disk before the next one does."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._file: IO[str] | None = None
+        self._path = folder / "completions.jsonl" if folder else None
+
+    def __enter__(self) -> Completions:
+        """Open the file, if there is a folder for it."""
+        self._file = self._path.open("w", encoding="utf-8") if self._path else None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        if self._file:
+            self._file.close()
+
+    def write(self, completion: Completion) -> None:
+        """Add a completion."""
+        if self._file is None:
+            return
+        line = {"id": completion.request.id, "prompt_tokens": len(completion.request.tokens),
+                "text": completion.text, "token_ids": completion.tokens, "finish_reason": completion.finish,
+                "accept_lens": completion.accept_lens}
+        self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        self._file.flush()

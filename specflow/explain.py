@@ -1,0 +1,79 @@
+"""A ledger as a table: every field, its value, who set it and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specflow.provenance import Entry, Ledger, Origin
+from specflow.recipe import ResolvedRecipe
+
+COLUMNS = ("field", "value", "origin", "because")
+
+
+def explain(recipe: ResolvedRecipe) -> str:
+    """The whole recipe as text: axes, fields with what they replaced, how many each origin decided."""
+    axes = recipe.axes
+    rows = [row for path in recipe.ledger for row in history(recipe.ledger, path)]
+    counts = ", ".join(f"{n} {origin}" for origin, n in recipe.ledger.counts().items())
+    return "\n".join([
+        recipe.name, "",
+        f"signal {axes.signal} · guess {axes.guess} · shape {axes.shape} · draft_state {axes.draft_state}", "",
+        *columns([COLUMNS, *rows]), "",
+        f"{counts}. `--format json` for machines, `explain … draft.algorithm` for one field's history.",
+    ]) + "\n"
+
+
+def explain_field(recipe: ResolvedRecipe, path: str) -> str:
+    """One field: what is in force, what it replaced, what the field is for."""
+    block = path.split(".", maxsplit=1)[0]
+    fields = getattr(recipe, block, None)
+    info = type(fields).model_fields.get(path.partition(".")[2]) if fields is not None else None
+    lines = columns([COLUMNS, *history(recipe.ledger, path)])
+    if info is not None and info.description:
+        lines += ["", info.description]
+    return "\n".join(lines) + "\n"
+
+
+def history(ledger: Ledger, path: str) -> list[tuple[str, str, str, str]]:
+    """A field's rows: the entry in force, then the ones it replaced under an empty field name."""
+    rows = []
+    for i, entry in enumerate(ledger.history(path)):
+        unused = ", not used" if i and entry.origin in (Origin.DEFAULT, Origin.DERIVED, Origin.CHECKPOINT) else ""
+        rows.append((path if not i else "", spelled(entry.value), entry.origin.value, entry.because + unused))
+    return rows
+
+
+def spelled(value: Any) -> str:
+    """A value as YAML has it, long paths shortened from the left."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(spelled(v) for v in value) + "]"
+    text = str(value)
+    if not text:
+        return '""'
+    return text if len(text) <= 40 else "…" + text[-39:]
+
+
+def columns(rows: list[tuple[str, ...]]) -> list[str]:
+    """Rows in aligned columns, two spaces between."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def as_json(recipe: ResolvedRecipe) -> dict[str, Any]:
+    """The ledger as plain values: by field, the entry in force and the ones under it."""
+    return {
+        "recipe": recipe.name,
+        "fingerprint": recipe.fingerprint,
+        "axes": vars(recipe.axes),
+        "fields": {path: [_entry(e) for e in recipe.ledger.history(path)] for path in recipe.ledger},
+    }
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    out = {"value": entry.value, "origin": entry.origin.value, "because": entry.because}
+    if entry.place is not None:
+        span = entry.place.value
+        out |= {"file": span.source.name, "line": span.line, "column": span.column}
+    return out

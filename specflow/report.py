@@ -1,0 +1,158 @@
+"""The run report, schema version 1: what is counted, the formula of every number, and the table a person reads."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+SCHEMA = 1
+TOO_FEW = 64  # verifies below which a low accept length says nothing
+TOO_LOW = 1.05
+
+
+@dataclass(frozen=True)
+class Counted:
+    """One completion as the report counts it."""
+
+    id: str
+    tokens: int
+    accept_lens: Sequence[int]
+    drafted: Sequence[int]
+    finish: str
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Seconds of a run: by phase, inside forwards, in all, and the process's CPU seconds."""
+
+    phases: Mapping[str, float]
+    total: float
+    forward: float
+    cpu: float
+
+
+@dataclass
+class Report:
+    """Everything a run has to say; `as_json` is the stable form."""
+
+    recipe: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    prompts: Mapping[str, Any]
+    counted: list[Counted]
+    timed: Timed
+    chain: bool
+    width: int
+    baseline: Mapping[str, float] | None = None
+    lossless: Mapping[str, Any] | None = None
+    cut_short: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """The report as plain values, in the order of the schema."""
+        lens = [n for c in self.counted for n in c.accept_lens]
+        drafted = sum(d for c in self.counted for d in c.drafted)
+        tokens = sum(c.tokens for c in self.counted)
+        accepted = sum(lens) - len(lens)
+        tok_s = _ratio(tokens, self.timed.total)
+        out: dict[str, Any] = {
+            "schema": SCHEMA,
+            "recipe": dict(self.recipe),
+            "environment": dict(self.environment),
+            "prompts": dict(self.prompts),
+            "totals": {"completion_tokens": tokens, "verifies": len(lens), "drafted": drafted, "accepted": accepted},
+            "accept_length": _ratio(accepted + len(lens), len(lens)),
+            "draft_accept_rate": _ratio(accepted, drafted),
+            "accept_histogram": [lens.count(n) for n in range(1, self.width + 1)],
+        }
+        if self.chain:
+            out |= _by_position(self.counted, self.width - 1)
+        other = max(0.0, self.timed.total - sum(self.timed.phases.values()))
+        out["seconds"] = {**self.timed.phases, "other": other, "total": self.timed.total}
+        out["forward_seconds"] = self.timed.forward
+        out["cpu_seconds"] = self.timed.cpu
+        out["tok_s"] = tok_s
+        if self.baseline is not None:
+            out["baseline"] = dict(self.baseline)
+            out["speedup"] = _ratio(tok_s, self.baseline["tok_s"])
+        out["per_prompt"] = _spread(self.counted)
+        if self.lossless is not None:
+            out["lossless"] = dict(self.lossless)
+        out["cut_short"] = self.cut_short
+        out["warnings"] = [*self.notes, *warnings(out)]
+        return out
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    """Their quotient, or 0 where there is nothing to divide by."""
+    return numerator / denominator if denominator else 0.0
+
+
+def _by_position(counted: Sequence[Counted], guesses: int) -> dict[str, list[float]]:
+    """For chains: how often the guess at each position held, of all that were made, and given that the last held."""
+    made, held, reached = [0] * guesses, [0] * guesses, [0] * guesses
+    for completion in counted:
+        for length, drafted in zip(completion.accept_lens, completion.drafted, strict=True):
+            for i in range(drafted):
+                made[i] += 1
+                reached[i] += i < length
+                held[i] += i < length - 1
+    return {
+        "accept_rate_at": [_ratio(h, m) for h, m in zip(held, made, strict=True)],
+        "cond_accept_rate_at": [_ratio(h, r) for h, r in zip(held, reached, strict=True)],
+    }
+
+
+def _spread(counted: Sequence[Counted]) -> dict[str, float]:
+    """Lowest, middle and highest accept length of a prompt."""
+    means = [statistics.fmean(c.accept_lens) for c in counted if c.accept_lens]
+    if not means:
+        return {"min": 0.0, "median": 0.0, "max": 0.0}
+    return {"min": min(means), "median": statistics.median(means), "max": max(means)}
+
+
+def warnings(report: Mapping[str, Any]) -> list[str]:
+    """What a reader should be told about the numbers."""
+    verifies, drafted = report["totals"]["verifies"], report["totals"]["drafted"]
+    if verifies < TOO_FEW or report["accept_length"] > TOO_LOW or report["recipe"].get("verify", {}).get(
+        "num_draft_tokens", 1
+    ) == 1:
+        return []
+    if not drafted:
+        return [f"nothing was drafted in {verifies} verifies: the text never repeats what the draft looks up; "
+                "lower `draft.min_match`, or draft with a model"]
+    return [f"the accept length is {report['accept_length']:.2f} over {verifies} verifies: the draft may belong to "
+            "another target, the prompts may lack the chat template, or the text is new to the draft"]
+
+
+def table(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """The report as rows of (what, figure, how it is made)."""
+    totals, seconds = report["totals"], report["seconds"]
+    rows = [
+        ("accept length", f"{report['accept_length']:.3f}",
+         f"({totals['accepted']} accepted + {totals['verifies']} verifies) / {totals['verifies']}"),
+        ("draft accept rate", f"{report['draft_accept_rate']:.3f}",
+         f"{totals['accepted']} accepted / {totals['drafted']} drafted"),
+    ]
+    if "accept_rate_at" in report:
+        rows.append(("accept rate at 1, 2, ..", " ".join(f"{x:.2f}" for x in report["accept_rate_at"]),
+                     "guess held / guess made, by position"))
+    spread = report["per_prompt"]
+    rows += [
+        ("accept length, prompts", f"{spread['min']:.2f} .. {spread['median']:.2f} .. {spread['max']:.2f}",
+         "lowest, median, highest of a prompt"),
+        ("speed", f"{report['tok_s']:.1f} tok/s", f"{totals['completion_tokens']} tokens / {seconds['total']:.2f} s"),
+    ]
+    if "baseline" in report:
+        rows += [("plain decoding", f"{report['baseline']['tok_s']:.1f} tok/s", "same session, nothing drafted"),
+                 ("speedup", f"{report['speedup']:.2f}x", "speed / plain decoding")]
+    phases = ("prefill", "draft", "verify", "commit", "other")
+    rows += [
+        ("time", " ".join(f"{p} {100 * _ratio(seconds[p], seconds['total']):.0f}%" for p in phases), "of the total"),
+        ("loop overhead", f"{100 * (1 - _ratio(report['forward_seconds'], seconds['total'])):.1f}%",
+         "1 - seconds inside forwards / total"),
+    ]
+    if "lossless" in report:
+        rows.append(("lossless", report["lossless"]["verdict"], "against plain decoding, token by token"))
+    return rows

@@ -1,0 +1,195 @@
+"""Requests in, tokens out: admission, the loop, stopping, and keeping the batch compact."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from specflow.capture import CapturedStep, buffers
+from specflow.models.drafters import Drafter, prefill
+from specflow.models.lm import LanguageModel
+from specflow.pools import KVPool
+from specflow.recipe import ResolvedRecipe
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt and how long its completion may be."""
+
+    id: str
+    tokens: list[int]
+    max_new_tokens: int
+
+
+@dataclass(eq=False)
+class Completion:
+    """What a request has become so far.
+
+    finish        stop, length, or empty while it runs
+    accept_lens   tokens gained a verify, bonus included, cut where the completion ends
+    drafted       guesses verified a verify
+    """
+
+    request: Request
+    tokens: list[int] = field(default_factory=list)
+    text: str = ""
+    finish: str = ""
+    accept_lens: list[int] = field(default_factory=list)
+    drafted: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Clock:
+    """Seconds by phase. The draft ends where the target's forward begins, and the commit begins where it ends."""
+
+    draft: float = 0.0
+    verify: float = 0.0
+    commit: float = 0.0
+    prefill: float = 0.0
+
+
+class Session:
+    """A batch of requests over one captured step: row i of the batch is slot i of the KV."""
+
+    def __init__(
+        self,
+        recipe: ResolvedRecipe,
+        step: CapturedStep,
+        target: LanguageModel,
+        pool: KVPool,
+        drafter: Drafter,
+        decode: Callable[[list[int]], str],
+        stop_ids: frozenset[int],
+    ) -> None:
+        self.recipe, self.captured, self.target, self.pool, self.drafter = recipe, step, target, pool, drafter
+        self.decode = decode
+        self.stop_ids = frozenset() if recipe.sampling.ignore_eos else stop_ids
+        self.width: int = recipe["verify.num_draft_tokens"]
+        self.waiting: deque[Request] = deque()
+        self.rows: list[Completion] = []
+        self.clock = Clock()
+
+    def submit(self, request: Request) -> None:
+        """Queue a request; ValueError where it leaves no room for a single new token."""
+        room = self.recipe.run.max_length - len(request.tokens)
+        if not request.tokens or room < 1:
+            raise ValueError(f"a prompt of {len(request.tokens)} tokens does not fit into {room} positions")
+        self.waiting.append(request)
+
+    def run(self) -> Iterator[Completion]:
+        """Decode everything that was submitted; each completion as it ends."""
+        while self.waiting or self.rows:
+            yield from self.step()
+
+    def step(self) -> list[Completion]:
+        """Admit what fits, decode one step; the completions that ended."""
+        ended = self._admit()
+        if self.rows:
+            ended += self._decode()
+        return ended
+
+    # -- admission ---------------------------------------------------------------------------------
+
+    def _admit(self) -> list[Completion]:
+        """Prefill waiting requests into free rows; one whose first token ends it never takes a row."""
+        ended: list[Completion] = []
+        while self.waiting and len(self.rows) < self.recipe.run.batch_size:
+            began = perf_counter()
+            completion = Completion(self.waiting.popleft())
+            self._prefill(completion)
+            self.clock.prefill += perf_counter() - began
+            (ended if completion.finish else self.rows).append(completion)
+        return ended
+
+    def _prefill(self, completion: Completion) -> None:
+        row, tokens = len(self.rows), completion.request.tokens
+        logits = prefill(self.target, self.pool, row, tokens, self.recipe.run.prefill_chunk)
+        bonus = int(logits.argmax(-1))
+        self._gain(completion, [bonus])
+        if completion.finish:
+            return
+        self.drafter.admit(row, tokens, bonus)
+        start = {"bonus_token": bonus, "previous_token": tokens[-1], "seq_lens": len(tokens)}
+        for name, tensor in buffers(self.captured.state).items():
+            tensor[row] = start.get(name, 0)
+
+    # -- decoding ----------------------------------------------------------------------------------
+
+    def _decode(self) -> list[Completion]:
+        """One step for every row."""
+        rows = len(self.rows)
+        began = perf_counter()
+        variant = self.captured.draft(rows)
+        reach = max(len(c.request.tokens) + len(c.tokens) for c in self.rows) - 1 + self.width
+        self.captured.launch(rows, variant, reach)
+        gained = self._read(rows)
+        most = self.captured.widths[variant] - 1
+        drafted = [min(count, most) for count in self.drafter.drafted(rows)]
+        kept = []
+        for completion, tokens, guesses in zip(self.rows, gained, drafted, strict=True):
+            kept.append(self._gain(completion, tokens))
+            completion.accept_lens.append(len(kept[-1]))
+            completion.drafted.append(guesses)
+        self.captured.commit(kept)
+        ended = self._release()
+        entered, left = self.target.entered, self.target.left
+        self.clock.draft += entered - began
+        self.clock.verify += left - entered
+        self.clock.commit += perf_counter() - left
+        return ended
+
+    def _read(self, rows: int) -> list[list[int]]:
+        """The tokens that each row gained: the one look at the device a step."""
+        state = self.captured.state
+        lengths = state.accept_len[:rows].tolist()
+        return [row[:n] for row, n in zip(state.output_tokens[:rows].tolist(), lengths, strict=True)]
+
+    def _gain(self, completion: Completion, tokens: list[int]) -> list[int]:
+        """Add tokens up to the first event that ends the completion; what was added (serial.md §5)."""
+        request = completion.request
+        room = min(request.max_new_tokens, self.recipe.run.max_length - len(request.tokens)) - len(completion.tokens)
+        kept = tokens[:room]
+        stop = next((i for i, token in enumerate(kept) if token in self.stop_ids), None)
+        if stop is not None:
+            kept = kept[: stop + 1]
+            completion.finish = "stop"
+        elif len(kept) == room:
+            completion.finish = "length"
+        before = len(completion.tokens)
+        completion.tokens += kept
+        if self.recipe.sampling.stop:
+            kept = self._cut_at_stop_string(completion, before)
+        elif completion.finish:
+            completion.text = self.decode(completion.tokens)
+        return kept
+
+    def _cut_at_stop_string(self, completion: Completion, before: int) -> list[int]:
+        """End at the first token that completes a stop string; the text ends before the string."""
+        for count in range(before + 1, len(completion.tokens) + 1):
+            text = self.decode(completion.tokens[:count])
+            at = min((i for s in self.recipe.sampling.stop if (i := text.find(s)) >= 0), default=-1)
+            if at >= 0:
+                del completion.tokens[count:]
+                completion.text, completion.finish = text[:at], "stop"
+                return completion.tokens[before:]
+        completion.text = self.decode(completion.tokens)
+        return completion.tokens[before:]
+
+    def _release(self) -> list[Completion]:
+        """Take ended requests out; the last row moves into the gap, so rows stay compact."""
+        ended = [c for c in self.rows if c.finish]
+        for completion in ended:
+            row, last = self.rows.index(completion), len(self.rows) - 1
+            if row != last:
+                moved = self.rows[last]
+                length = len(moved.request.tokens) + len(moved.tokens)
+                self.pool.copy_row(last, row, min(length + self.width, self.pool.length))
+                self.drafter.move(last, row, min(length + self.width, self.pool.length))
+                for tensor in buffers(self.captured.state).values():
+                    tensor[row] = tensor[last]
+                self.rows[row] = moved
+            self.drafter.release(last)
+            del self.rows[last]
+        return ended

@@ -1,0 +1,61 @@
+"""Pages of YAML and the findings it gives: the text is right, and every rule is shown at least once."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from specflow.diagnostics import render
+from specflow.errors import RecipeError
+from specflow.load import loads
+from specflow.manual import manuals
+from specflow.resolve import resolve
+
+HERE = Path(__file__).parent
+PAGES = sorted(HERE.glob("*.md"))
+BLOCK = re.compile(r"```yaml(?: (?P<overrides>[^\n]*))?\n(?P<yaml>.*?)```\n+```text\n(?P<text>.*?)```", re.S)
+
+
+def findings(text: str, overrides: str) -> str:
+    """What a recipe gives: its findings, or `no findings`."""
+    try:
+        resolved = resolve(loads(text, "recipe.yaml", overrides.split() if overrides else ()))
+    except RecipeError as error:
+        return render(error.diagnostics)
+    return render(resolved.findings) or "no findings"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_page(page: Path, update_golden: bool) -> None:
+    text = page.read_text()
+    blocks = list(BLOCK.finditer(text))
+    assert blocks, f"{page.name} has no block to check"
+    for block in blocks:
+        said = findings(block["yaml"], block["overrides"] or "")
+        if update_golden:
+            text = text.replace(block.group(), block.group().replace(f"```text\n{block['text']}```",
+                                                                     f"```text\n{said}\n```"))
+        else:
+            assert said == block["text"].rstrip("\n")
+    if update_golden:
+        page.write_text(text)
+
+
+def test_every_rule_is_shown() -> None:
+    shown = set(re.findall(r"\[(SF\d{3})\]", "".join(p.read_text() for p in PAGES)))
+    elsewhere = {"SF000", "SF004", "SF005", "SF007", "SF008", "SF009"}  # tests/unit/test_load.py
+    elsewhere |= {m.code for m in manuals() if m.code >= "SF100"}  # tests/unit/test_prompts.py
+    elsewhere |= {"SF020", "SF024", "SF063"}  # need files: tests/unit/test_facts.py
+    assert {m.code for m in manuals()} - shown - elsewhere == set()
+
+
+@pytest.mark.parametrize("manual", [m for m in manuals() if "```yaml" in m.doc], ids=lambda m: m.code)
+def test_examples_of_manuals(manual) -> None:
+    """The first example of a manual gives its finding, the second gives none of it."""
+    examples = re.findall(r"```yaml\n(.*?)```", manual.doc, re.S)
+    if manual.code in ("SF007",):
+        pytest.skip("needs two files: tests/unit/test_load.py")
+    assert manual.code in findings(examples[0], "")
+    assert manual.code not in findings(examples[1], "")

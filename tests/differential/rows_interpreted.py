@@ -1,0 +1,94 @@
+"""Run under TRITON_INTERPRET=1: the fused kernels of every recipe against the torch functions of the same names.
+
+A process of its own, because Triton reads that variable once, when it is imported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+from specflow.codegen import emit
+from specflow.load import load
+from specflow.lower import lower
+from specflow.resolve import resolve
+
+VOCABULARY = 5  # small, so that guesses and words agree often
+
+
+def fill(buffer: torch.Tensor, name: str, generator: torch.Generator) -> None:
+    """Random contents that a buffer of that name may hold."""
+    rows = buffer.shape[0]
+    if name == "parents":  # node i + 1 hangs from a node before it
+        for i in range(buffer.shape[1]):
+            buffer[:, i] = torch.randint(0, i + 1, (rows,), generator=generator)
+    elif name == "guesses":
+        buffer.copy_(torch.randint(-1, VOCABULARY, buffer.shape, generator=generator))
+    else:
+        buffer.copy_(torch.randint(1, VOCABULARY, buffer.shape, generator=generator))
+
+
+def agreeing(step, state, width: int, generator: torch.Generator, share: float) -> dict[str, torch.Tensor]:
+    """Guesses and words that agree along first children with probability `share` a level, so that all lengths occur."""
+    rows = state.bonus_token.shape[0]
+    verified = torch.randint(0, VOCABULARY, (rows, width), generator=generator)
+    guesses = torch.randint(0, VOCABULARY, (rows, max(width - 1, 1)), generator=generator)[:, : width - 1]
+    parents = getattr(state, "parents", None)
+    for row in range(rows):
+        for i in range(width - 1):
+            parent = int(parents[row, i]) if parents is not None else i
+            if torch.rand((), generator=generator) < share:
+                guesses[row, i] = verified[row, parent]
+    if hasattr(state, "guesses") and width > 1:
+        state.guesses.copy_(guesses)
+    return {"verified": verified, "guesses": guesses}
+
+
+def check(recipe: Path, root: Path) -> dict[str, list[int]]:
+    """Compare every fused function of a recipe; the accept lengths that occurred."""
+    resolved = resolve(load(recipe))
+    module = emit(lower(resolved), resolved)
+    step = module.load(root)
+    rows = importlib.import_module(f"{step.__name__}.rows")
+    lengths: dict[str, set[int]] = {}
+    fused = [n for n in vars(rows) if n.endswith("_rows") or "_rows_" in n and not n.endswith("_kernel")]
+    assert fused, f"{recipe} has no fused run"
+    generator = torch.Generator().manual_seed(7)
+    for name in fused:
+        reference, kernel = getattr(step, name), getattr(rows, name)
+        parameters = list(inspect.signature(reference).parameters)
+        assert parameters == list(inspect.signature(kernel).parameters)
+        width = 1 if "single" in name or step.NUM_DRAFT_TOKENS == 1 else step.NUM_DRAFT_TOKENS
+        for count in (1, 9):
+            for share in (0.0, 0.3, 0.7, 0.9, 1.0):
+                ours, theirs = step.State.new(count, "cpu"), step.State.new(count, "cpu")
+                for f in dataclasses.fields(ours):
+                    fill(getattr(ours, f.name), f.name, generator)
+                if share == 1.0 and hasattr(ours, "parents"):  # a tree that is a chain: only so a path can be W long
+                    ours.parents.copy_(torch.arange(ours.parents.shape[1]).expand_as(ours.parents))
+                values = agreeing(step, ours, width, generator, share)
+                for f in dataclasses.fields(ours):
+                    getattr(theirs, f.name).copy_(getattr(ours, f.name))
+                arguments = [values[p] for p in parameters if p != "state"]
+                a, b = reference(ours, *arguments), kernel(theirs, *arguments)
+                for f in dataclasses.fields(ours):
+                    assert torch.equal(getattr(ours, f.name), getattr(theirs, f.name)), (recipe, name, f.name)
+                for x, y in zip(a or (), b or (), strict=True):
+                    assert torch.equal(x, y), (recipe, name)
+                lengths.setdefault(name, set()).update(ours.accept_len.tolist())
+        if width > 1:  # incomplete cases must not pass
+            assert {1, width} <= lengths[name], lengths[name]
+            assert lengths[name] & set(range(2, width)), lengths[name]
+    return {name: sorted(found) for name, found in lengths.items()}
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        print(json.dumps({path: check(Path(path), Path(folder)) for path in sys.argv[1:]}))

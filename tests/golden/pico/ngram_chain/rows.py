@@ -1,0 +1,96 @@
+"""pico/ngram_chain: the row ops of a step, fused; one program a request.
+
+Generated beside step.py, whose functions of the same names say the same in torch. Every value below stays in
+registers: a request's row is a vector of BLOCK lanes.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from specflow.kernels.rows_triton import accept_chain as accept_chain  # noqa: PLC0414
+from specflow.kernels.rows_triton import mask_rejected as mask_rejected  # noqa: PLC0414
+from specflow.kernels.rows_triton import take_last as take_last  # noqa: PLC0414
+from specflow.kernels.rows_triton import first as first  # noqa: PLC0414
+from specflow.kernels.rows_triton import widen as widen  # noqa: PLC0414
+
+
+@triton.jit
+def commit_rows_kernel(
+    verified_ptr,  # B, W
+    guesses_ptr,  # B, K
+    seq_lens_ptr,  # B
+    output_tokens_ptr,  # B, W, written
+    bonus_token_ptr,  # B, written
+    accept_len_ptr,  # B, written
+    K: tl.constexpr,
+    W: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    lane = tl.arange(0, BLOCK)
+    verified = tl.load(verified_ptr + row * W + lane, mask=lane < W, other=-1)
+    guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
+    seq_lens = tl.load(seq_lens_ptr + row)
+    accept_len = accept_chain(guesses, verified, lane, K)
+    kept = mask_rejected(verified, accept_len, lane)
+    bonus = take_last(verified, accept_len, lane)
+    tl.store(output_tokens_ptr + row * W + lane, kept, mask=lane < W)
+    tl.store(bonus_token_ptr + row, bonus)
+    tl.store(accept_len_ptr + row, accept_len)
+    tl.store(seq_lens_ptr + row, seq_lens + accept_len)
+
+
+def commit_rows(state: object, verified: Tensor) -> None:
+    """Launch commit_rows_kernel, one program a request."""
+    rows = verified.shape[0]
+    commit_rows_kernel[(rows,)](
+        verified,
+        state.guesses,
+        state.seq_lens,
+        state.output_tokens,
+        state.bonus_token,
+        state.accept_len,
+        K=7,
+        W=8,
+        BLOCK=8,
+    )
+
+
+@triton.jit
+def commit_single_rows_kernel(
+    verified_ptr,  # B, 1
+    seq_lens_ptr,  # B
+    output_tokens_ptr,  # B, W, written
+    bonus_token_ptr,  # B, written
+    accept_len_ptr,  # B, written
+    W: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    lane = tl.arange(0, BLOCK)
+    verified = tl.load(verified_ptr + row * 1 + lane, mask=lane < 1, other=-1)
+    seq_lens = tl.load(seq_lens_ptr + row)
+    kept = widen(verified, lane, 1)
+    bonus = first(verified, lane)
+    tl.store(output_tokens_ptr + row * W + lane, kept, mask=lane < W)
+    tl.store(bonus_token_ptr + row, bonus)
+    tl.store(accept_len_ptr + row, 1)
+    tl.store(seq_lens_ptr + row, seq_lens + 1)
+
+
+def commit_single_rows(state: object, verified: Tensor) -> None:
+    """Launch commit_single_rows_kernel, one program a request."""
+    rows = verified.shape[0]
+    commit_single_rows_kernel[(rows,)](
+        verified,
+        state.seq_lens,
+        state.output_tokens,
+        state.bonus_token,
+        state.accept_len,
+        W=8,
+        BLOCK=8,
+    )

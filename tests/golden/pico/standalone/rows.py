@@ -1,0 +1,64 @@
+"""pico/standalone: the row ops of a step, fused; one program a request.
+
+Generated beside step.py, whose functions of the same names say the same in torch. Every value below stays in
+registers: a request's row is a vector of BLOCK lanes.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from specflow.kernels.rows_triton import accept_chain as accept_chain  # noqa: PLC0414
+from specflow.kernels.rows_triton import mask_rejected as mask_rejected  # noqa: PLC0414
+from specflow.kernels.rows_triton import take_last as take_last  # noqa: PLC0414
+from specflow.kernels.rows_triton import take_previous as take_previous  # noqa: PLC0414
+
+
+@triton.jit
+def commit_rows_kernel(
+    guesses_ptr,  # B, K
+    verified_ptr,  # B, W
+    bonus_token_ptr,  # B
+    seq_lens_ptr,  # B
+    previous_token_ptr,  # B, written
+    output_tokens_ptr,  # B, W, written
+    accept_len_ptr,  # B, written
+    K: tl.constexpr,
+    W: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    lane = tl.arange(0, BLOCK)
+    guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
+    verified = tl.load(verified_ptr + row * W + lane, mask=lane < W, other=-1)
+    bonus_token = tl.load(bonus_token_ptr + row)
+    seq_lens = tl.load(seq_lens_ptr + row)
+    accept_len = accept_chain(guesses, verified, lane, K)
+    previous = take_previous(bonus_token, verified, accept_len, lane)
+    kept = mask_rejected(verified, accept_len, lane)
+    bonus = take_last(verified, accept_len, lane)
+    tl.store(previous_token_ptr + row, previous)
+    tl.store(output_tokens_ptr + row * W + lane, kept, mask=lane < W)
+    tl.store(bonus_token_ptr + row, bonus)
+    tl.store(accept_len_ptr + row, accept_len)
+    tl.store(seq_lens_ptr + row, seq_lens + accept_len)
+
+
+def commit_rows(state: object, guesses: Tensor, verified: Tensor) -> None:
+    """Launch commit_rows_kernel, one program a request."""
+    rows = guesses.shape[0]
+    commit_rows_kernel[(rows,)](
+        guesses,
+        verified,
+        state.bonus_token,
+        state.seq_lens,
+        state.previous_token,
+        state.output_tokens,
+        state.accept_len,
+        K=3,
+        W=4,
+        BLOCK=4,
+    )
