@@ -56,7 +56,9 @@ class CapturedStep(Protocol):
 class EagerStep:
     """The module's own functions, called as they are."""
 
-    def __init__(self, module: ModuleType, target: LanguageModel, pool: KVPool, drafter: Drafter) -> None:
+    def __init__(
+        self, module: ModuleType, target: LanguageModel, pool: KVPool, drafter: Drafter
+    ) -> None:
         self.module, self.target, self.pool, self.drafter = module, target, pool, drafter
         self.state: Any = module.State.new(pool.slots, str(target.device))
         self.widths: dict[str, int] = module.WIDTHS
@@ -96,7 +98,9 @@ class EagerStep:
         return self._views[rows]
 
 
-def capture(module: ModuleType, target: LanguageModel, pool: KVPool, drafter: Drafter) -> CapturedStep:
+def capture(
+    module: ModuleType, target: LanguageModel, pool: KVPool, drafter: Drafter
+) -> CapturedStep:
     """Make a module's steps ready to launch."""
     return EagerStep(module, target, pool, drafter)
 

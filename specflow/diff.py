@@ -48,7 +48,10 @@ def diff(a: ResolvedRecipe, b: ResolvedRecipe) -> str:
     if rest:
         lines += ["fields", *columns([_row(c) for c in rest])]
     lines += ["a step", *_step(a, b)]
-    counts = [f"{sum(c.sign == s for c in rest)} {w}" for s, w in (("~", "changed"), ("+", "added"), ("-", "removed"))]
+    counts = [
+        f"{sum(c.sign == s for c in rest)} {w}"
+        for s, w in (("~", "changed"), ("+", "added"), ("-", "removed"))
+    ]
     plural = "axis" if len(axes) == 1 else "axes"
     lines += ["", f"{len(axes)} {plural} changed; fields: {', '.join(counts)}"]
     return "\n".join(lines) + "\n"
@@ -58,7 +61,9 @@ def _axes(a: ResolvedRecipe, b: ResolvedRecipe) -> list[str]:
     rows = []
     for path in AXES:
         same = a[path] == b[path]
-        rows.append((" " if same else "~", path.split(".")[1], str(a[path]), "" if same else f"→ {b[path]}"))
+        rows.append(
+            (" " if same else "~", path.split(".")[1], str(a[path]), "" if same else f"→ {b[path]}")
+        )
     return columns(rows)
 
 
@@ -66,7 +71,13 @@ def _row(c: Change) -> tuple[str, ...]:
     before = spelled(c.before.value) if c.before else ""
     after = spelled(c.after.value) if c.after else ""
     if c.before and c.after:
-        return c.sign, c.path, before, f"→ {after}", f"{c.before.origin.value} → {c.after.origin.value}"
+        return (
+            c.sign,
+            c.path,
+            before,
+            f"→ {after}",
+            f"{c.before.origin.value} → {c.after.origin.value}",
+        )
     entry = c.before or c.after
     assert entry is not None
     return c.sign, c.path, before, after, f"{entry.origin.value} {entry.because}"
@@ -74,22 +85,38 @@ def _row(c: Change) -> tuple[str, ...]:
 
 def _step(a: ResolvedRecipe, b: ResolvedRecipe) -> list[str]:
     def costs(r: ResolvedRecipe) -> Iterator[tuple[str, str]]:
-        draft, verify, width = DRAFTS[r.stages[0]], VERIFIES[r.stages[1]], r["verify.num_draft_tokens"]
+        draft, verify, width = (
+            DRAFTS[r.stages[0]],
+            VERIFIES[r.stages[1]],
+            r["verify.num_draft_tokens"],
+        )
         yield "draft", draft.cost(r.draft)
         yield "verify", verify.doc.format(W=width, K=width - 1)
 
     rows = []
     for (name, before), (_, after) in zip(costs(a), costs(b), strict=True):
-        rows.append((" " if before == after else "~", name, before, "" if before == after else f"→ {after}"))
+        rows.append(
+            (" " if before == after else "~", name, before, "" if before == after else f"→ {after}")
+        )
     same = a.run.dtype == b.run.dtype and a.target.model == b.target.model
-    rows.append((" ", "output", "the same tokens (greedy on both sides)" if same else "another target or dtype", ""))
+    rows.append(
+        (
+            " ",
+            "output",
+            "the same tokens (greedy on both sides)" if same else "another target or dtype",
+            "",
+        )
+    )
     return columns(rows)
 
 
 def as_json(a: ResolvedRecipe, b: ResolvedRecipe) -> list[dict[str, Any]]:
     """The differences as plain values."""
+
     def side(entry: Entry | None) -> dict[str, Any] | None:
         return None if entry is None else {"value": entry.value, "origin": entry.origin.value}
 
-    return [{"sign": c.sign, "field": c.path, "before": side(c.before), "after": side(c.after)}
-            for c in changes(a, b)]
+    return [
+        {"sign": c.sign, "field": c.path, "before": side(c.before), "after": side(c.after)}
+        for c in changes(a, b)
+    ]

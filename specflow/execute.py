@@ -23,7 +23,7 @@ from specflow.codegen import emit
 from specflow.diagnostics import Diagnostic
 from specflow.errors import RuntimeFault
 from specflow.lower import lower
-from specflow.models.drafters import DRAFTERS, Drafter
+from specflow.models.drafters import DRAFTERS
 from specflow.models.lm import LanguageModel
 from specflow.models.loading import open_model
 from specflow.models.tokenizer import Tokenizer
@@ -72,11 +72,17 @@ class Run:
 
 
 def execute(
-    recipe: Recipe, resolved: ResolvedRecipe, prompts: prompt_files.Prompts, wanted: Wanted, watch: Watch
+    recipe: Recipe,
+    resolved: ResolvedRecipe,
+    prompts: prompt_files.Prompts,
+    wanted: Wanted,
+    watch: Watch,
 ) -> Outcome:
     """Load, decode, compare, count. RuntimeFault where the machine or a checkpoint gives up."""
     if resolved.run.device == "cuda" and not torch.cuda.is_available():
-        raise RuntimeFault("`run.device: cuda` is asked for and this machine has no CUDA device; write `run.device: cpu`")
+        raise RuntimeFault(
+            "`run.device: cuda` is asked for and this machine has no CUDA device; write `run.device: cpu`"
+        )
     if resolved.run.threads:
         torch.set_num_threads(resolved.run.threads)
     watch.say(f"loading {resolved.target.model}")
@@ -89,10 +95,14 @@ def execute(
         watch.say(f"decoding {len(requests)} prompts")
         done = decode(main, requests, watch, sink)
     report = Report(
-        recipe=dump(resolved), environment=environment(resolved),
+        recipe=dump(resolved),
+        environment=environment(resolved),
         prompts={"count": len(requests), "sha256": prompts.sha256},
-        counted=[counted(c) for c in done.completions], timed=done.timed,
-        chain=resolved.axes.shape == "chain", width=resolved["verify.num_draft_tokens"], cut_short=done.cut_short,
+        counted=[counted(c) for c in done.completions],
+        timed=done.timed,
+        chain=resolved.axes.shape == "chain",
+        width=resolved["verify.num_draft_tokens"],
+        cut_short=done.cut_short,
         notes=[f"{f.name}: {f.message}" for f in resolved.findings],
     )
     drafts = resolved.axes.guess != "none"
@@ -110,13 +120,18 @@ def compare(report: Report, done: Run, base: Run, target: LanguageModel, wanted:
     """Put the baseline, and the lossless check where it is asked for, into the report."""
     tokens = sum(len(c.tokens) for c in base.completions)
     if wanted.baseline:
-        report.baseline = {"tok_s": tokens / base.timed.total if base.timed.total else 0.0,
-                           "seconds": base.timed.total, "forward_seconds": base.timed.forward,
-                           "cpu_seconds": base.timed.cpu}
+        report.baseline = {
+            "tok_s": tokens / base.timed.total if base.timed.total else 0.0,
+            "seconds": base.timed.total,
+            "forward_seconds": base.timed.forward,
+            "cpu_seconds": base.timed.cpu,
+        }
     if wanted.check_lossless:
         plain = {c.request.id: c.tokens for c in base.completions}
-        found = [lossless.explain(c.request.id, c.request.tokens, c.tokens, plain[c.request.id], target)
-                 for c in done.completions]
+        found = [
+            lossless.explain(c.request.id, c.request.tokens, c.tokens, plain[c.request.id], target)
+            for c in done.completions
+        ]
         report.lossless = lossless.verdict([d for d in found if d is not None], len(found))
 
 
@@ -128,13 +143,26 @@ def encode(
     found: list[Diagnostic] = []
     for prompt in prompts.items:
         if prompt.messages and not tokenizer.has_chat_template:
-            found.append(prompt_files.unusable(
-                prompt, "is a chat, and the target has no chat template", "write `prompt` instead of `messages`"))
+            found.append(
+                prompt_files.unusable(
+                    prompt,
+                    "is a chat, and the target has no chat template",
+                    "write `prompt` instead of `messages`",
+                )
+            )
             continue
         try:
-            tokens = tokenizer.encode_chat(prompt.messages) if prompt.messages else tokenizer.encode(prompt.text)
+            tokens = (
+                tokenizer.encode_chat(prompt.messages)
+                if prompt.messages
+                else tokenizer.encode(prompt.text)
+            )
         except RuntimeFault as error:
-            found.append(prompt_files.unusable(prompt, f"does not fit the template: {error}", "see the model's card"))
+            found.append(
+                prompt_files.unusable(
+                    prompt, f"does not fit the template: {error}", "see the model's card"
+                )
+            )
             continue
         if not tokens:
             found.append(prompt_files.unusable(prompt, "has no token", "write a text"))
@@ -154,8 +182,9 @@ def make_session(recipe: ResolvedRecipe, target: LanguageModel, tokenizer: Token
     pool = target.pool(recipe.run.batch_size, length)
     drafter = DRAFTERS[graph.drafter](recipe, length)
     step = capture(module, target, pool, drafter)
-    session = Session(recipe, step, target, pool, drafter, tokenizer.decode,
-                      target.stop_ids | tokenizer.stop_ids)
+    session = Session(
+        recipe, step, target, pool, drafter, tokenizer.decode, target.stop_ids | tokenizer.stop_ids
+    )
     warm_up(session)
     return session
 
@@ -187,9 +216,18 @@ def decode(session: Session, requests: list[Request], watch: Watch, sink: Comple
     except KeyboardInterrupt:
         cut_short = True
     clock = session.clock
-    phases = {"draft": clock.draft, "verify": clock.verify, "commit": clock.commit, "prefill": clock.prefill}
-    timed = Timed(phases, time.perf_counter() - began, sum(m.forward_seconds for m in models),
-                  time.process_time() - cpu)
+    phases = {
+        "draft": clock.draft,
+        "verify": clock.verify,
+        "commit": clock.commit,
+        "prefill": clock.prefill,
+    }
+    timed = Timed(
+        phases,
+        time.perf_counter() - began,
+        sum(m.forward_seconds for m in models),
+        time.process_time() - cpu,
+    )
     return Run(session, completions, timed, cut_short)
 
 
@@ -205,16 +243,27 @@ def plain_of(recipe: Recipe) -> Recipe:
 
 def counted(completion: Completion) -> Counted:
     """A completion as the report counts it."""
-    return Counted(completion.request.id, len(completion.tokens), completion.accept_lens, completion.drafted,
-                   completion.finish)
+    return Counted(
+        completion.request.id,
+        len(completion.tokens),
+        completion.accept_lens,
+        completion.drafted,
+        completion.finish,
+    )
 
 
 def environment(recipe: ResolvedRecipe) -> Mapping[str, Any]:
     """Versions and the machine, as far as they bear on the figures."""
     device = torch.cuda.get_device_name() if recipe.run.device == "cuda" else platform.machine()
-    return {"specflow": specflow.__version__, "torch": torch.__version__, "transformers": transformers.__version__,
-            "python": platform.python_version(), "device": device, "threads": torch.get_num_threads(),
-            "cores": os.cpu_count()}
+    return {
+        "specflow": specflow.__version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+        "device": device,
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+    }
 
 
 class Completions:
@@ -238,8 +287,13 @@ class Completions:
         """Add a completion."""
         if self._file is None:
             return
-        line = {"id": completion.request.id, "prompt_tokens": len(completion.request.tokens),
-                "text": completion.text, "token_ids": completion.tokens, "finish_reason": completion.finish,
-                "accept_lens": completion.accept_lens}
+        line = {
+            "id": completion.request.id,
+            "prompt_tokens": len(completion.request.tokens),
+            "text": completion.text,
+            "token_ids": completion.tokens,
+            "finish_reason": completion.finish,
+            "accept_lens": completion.accept_lens,
+        }
         self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
         self._file.flush()

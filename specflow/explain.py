@@ -15,12 +15,20 @@ def explain(recipe: ResolvedRecipe) -> str:
     axes = recipe.axes
     rows = [row for path in recipe.ledger for row in history(recipe.ledger, path)]
     counts = ", ".join(f"{n} {origin}" for origin, n in recipe.ledger.counts().items())
-    return "\n".join([
-        recipe.name, "",
-        f"signal {axes.signal} · guess {axes.guess} · shape {axes.shape} · draft_state {axes.draft_state}", "",
-        *columns([COLUMNS, *rows]), "",
-        f"{counts}. `--format json` for machines, `explain … draft.algorithm` for one field's history.",
-    ]) + "\n"
+    return (
+        "\n".join(
+            [
+                recipe.name,
+                "",
+                f"signal {axes.signal} · guess {axes.guess} · shape {axes.shape} · draft_state {axes.draft_state}",
+                "",
+                *columns([COLUMNS, *rows]),
+                "",
+                f"{counts}. `--format json` for machines, `explain … draft.algorithm` for one field's history.",
+            ]
+        )
+        + "\n"
+    )
 
 
 def explain_field(recipe: ResolvedRecipe, path: str) -> str:
@@ -38,8 +46,19 @@ def history(ledger: Ledger, path: str) -> list[tuple[str, str, str, str]]:
     """A field's rows: the entry in force, then the ones it replaced under an empty field name."""
     rows = []
     for i, entry in enumerate(ledger.history(path)):
-        unused = ", not used" if i and entry.origin in (Origin.DEFAULT, Origin.DERIVED, Origin.CHECKPOINT) else ""
-        rows.append((path if not i else "", spelled(entry.value), entry.origin.value, entry.because + unused))
+        unused = (
+            ", not used"
+            if i and entry.origin in (Origin.DEFAULT, Origin.DERIVED, Origin.CHECKPOINT)
+            else ""
+        )
+        rows.append(
+            (
+                path if not i else "",
+                spelled(entry.value),
+                entry.origin.value,
+                entry.because + unused,
+            )
+        )
     return rows
 
 
@@ -58,7 +77,10 @@ def spelled(value: Any) -> str:
 def columns(rows: list[tuple[str, ...]]) -> list[str]:
     """Rows in aligned columns, two spaces between."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [
+        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def as_json(recipe: ResolvedRecipe) -> dict[str, Any]:
@@ -67,7 +89,9 @@ def as_json(recipe: ResolvedRecipe) -> dict[str, Any]:
         "recipe": recipe.name,
         "fingerprint": recipe.fingerprint,
         "axes": vars(recipe.axes),
-        "fields": {path: [_entry(e) for e in recipe.ledger.history(path)] for path in recipe.ledger},
+        "fields": {
+            path: [_entry(e) for e in recipe.ledger.history(path)] for path in recipe.ledger
+        },
     }
 
 

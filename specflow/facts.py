@@ -63,12 +63,19 @@ def read(model: str) -> ModelFacts:
         folder = builtins().get(name)
         if folder is None:
             offer = ", ".join(BUILTIN + n for n in builtins())
-            return _at_fault(model, "missing", f"specflow ships no `{name}`", f"built in are {offer}")
+            return _at_fault(
+                model, "missing", f"specflow ships no `{name}`", f"built in are {offer}"
+            )
         return _folder(model, folder)
     try:
         return _path(model, Path(model).expanduser())
     except OSError as error:
-        return _at_fault(model, "unreadable", f"`{model}` cannot be read: {error.strerror}", "check its permissions")
+        return _at_fault(
+            model,
+            "unreadable",
+            f"`{model}` cannot be read: {error.strerror}",
+            "check its permissions",
+        )
 
 
 def _path(model: str, path: Path) -> ModelFacts:
@@ -77,33 +84,58 @@ def _path(model: str, path: Path) -> ModelFacts:
     if path.suffix == ".gguf" and path.is_file():
         with path.open("rb") as file:
             if file.read(4) != b"GGUF":
-                return _at_fault(model, "unreadable", f"`{model}` does not begin as a GGUF file",
-                                 "download it again, or name another file")
+                return _at_fault(
+                    model,
+                    "unreadable",
+                    f"`{model}` does not begin as a GGUF file",
+                    "download it again, or name another file",
+                )
         return ModelFacts(model)  # its facts are known once it is converted (models/loading.py)
     if path.exists():
-        return _at_fault(model, "unreadable", f"`{model}` is neither a folder nor a GGUF file",
-                         "only safetensors and GGUF are loaded; name the folder that holds config.json")
-    return _at_fault(model, "missing", f"`{model}` does not exist",
-                     "name a checkpoint folder, a .gguf file, or builtin:NAME")
+        return _at_fault(
+            model,
+            "unreadable",
+            f"`{model}` is neither a folder nor a GGUF file",
+            "only safetensors and GGUF are loaded; name the folder that holds config.json",
+        )
+    return _at_fault(
+        model,
+        "missing",
+        f"`{model}` does not exist",
+        "name a checkpoint folder, a .gguf file, or builtin:NAME",
+    )
 
 
 def _folder(model: str, folder: Path) -> ModelFacts:
     config = folder / "config.json"
     if not config.is_file():
-        return _at_fault(model, "unreadable", f"`{model}` has no config.json", "name the folder of a whole checkpoint")
+        return _at_fault(
+            model,
+            "unreadable",
+            f"`{model}` has no config.json",
+            "name the folder of a whole checkpoint",
+        )
     said = _json(config)
     if said is None:
-        return _at_fault(model, "unreadable", f"config.json of `{model}` is not a JSON object", "download it again")
+        return _at_fault(
+            model,
+            "unreadable",
+            f"config.json of `{model}` is not a JSON object",
+            "download it again",
+        )
     problem = _weights(model, folder)
     text = said.get("text_config") if isinstance(said.get("text_config"), dict) else said
     names = said.get("architectures")
     size, tokens = _tokenizer(folder / "tokenizer.json")
     return ModelFacts(
-        model, folder, problem,
+        model,
+        folder,
+        problem,
         architecture=str(names[0]) if isinstance(names, list) and names else "",
         vocab_size=_number(text, "vocab_size"),
         max_positions=_number(text, "max_position_embeddings"),
-        tokenizer_size=size, tokens=tokens,
+        tokenizer_size=size,
+        tokens=tokens,
     )
 
 
@@ -113,20 +145,32 @@ def _weights(model: str, folder: Path) -> Problem | None:
     if index.is_file():
         listed = (_json(index) or {}).get("weight_map")
         if not isinstance(listed, dict) or not listed:
-            return Problem("unreadable", f"model.safetensors.index.json of `{model}` lists no weights",
-                           "download it again")
+            return Problem(
+                "unreadable",
+                f"model.safetensors.index.json of `{model}` lists no weights",
+                "download it again",
+            )
         files = [folder / str(name) for name in sorted(set(listed.values()))]
         lost = [p.name for p in files if not p.is_file()]
         if lost:
-            return Problem("unreadable", f"`{model}` lacks {', '.join(lost[:3])}, which its index names",
-                           "download the missing files")
+            return Problem(
+                "unreadable",
+                f"`{model}` lacks {', '.join(lost[:3])}, which its index names",
+                "download the missing files",
+            )
     else:
         files = sorted(folder.glob("*.safetensors"))
     if not files:
-        pickles = [p.name for p in sorted((*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")))]
+        pickles = [
+            p.name
+            for p in sorted((*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")))
+        ]
         if pickles:
-            return Problem("unreadable", f"`{model}` holds its weights as a pickle only ({pickles[0]})",
-                           "convert it to safetensors; a pickle can run code, so it is never loaded")
+            return Problem(
+                "unreadable",
+                f"`{model}` holds its weights as a pickle only ({pickles[0]})",
+                "convert it to safetensors; a pickle can run code, so it is never loaded",
+            )
         return Problem("unreadable", f"`{model}` has no safetensors file", "download the weights")
     for file in files:
         fault = _header_fault(file)
@@ -147,7 +191,9 @@ def _header_fault(file: Path) -> str:
             return "is cut short, or no safetensors file"
         try:
             header = json.loads(opened.read(length))
-            ends = [spec["data_offsets"][1] for name, spec in header.items() if name != "__metadata__"]
+            ends = [
+                spec["data_offsets"][1] for name, spec in header.items() if name != "__metadata__"
+            ]
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
             return "has a broken header"
     wanted = 8 + length + max(ends, default=0)
@@ -161,7 +207,11 @@ def _tokenizer(file: Path) -> tuple[int, str]:
     vocab = model.get("vocab") if isinstance(model, dict) else None
     if said is None or not isinstance(vocab, dict):
         return 0, ""
-    added = {str(t.get("content")): t.get("id") for t in said.get("added_tokens") or () if isinstance(t, dict)}
+    added = {
+        str(t.get("content")): t.get("id")
+        for t in said.get("added_tokens") or ()
+        if isinstance(t, dict)
+    }
     known = vocab | added
     ids = [i for i in known.values() if isinstance(i, int)]
     text = json.dumps(sorted(known.items()), ensure_ascii=True)

@@ -70,7 +70,9 @@ def explain(
     return Difference(id_, index, said, wanted, gap, kind)
 
 
-def _rescore(prompt: list[int], generated: list[int], target: LanguageModel) -> tuple[Tensor, list[Tensor]]:
+def _rescore(
+    prompt: list[int], generated: list[int], target: LanguageModel
+) -> tuple[Tensor, list[Tensor]]:
     """Logits [V] after prompt and generated: token by token, then in one forward and in a window at its end."""
     tokens = prompt + generated
     pool = target.pool(1, len(tokens) + WIDTH)
@@ -83,7 +85,11 @@ def _rescore(prompt: list[int], generated: list[int], target: LanguageModel) -> 
     whole = prefill(target, pool, 0, tokens, len(tokens))[0]
     start = max(1, len(tokens) - WIDTH)
     prefill(target, pool, 0, tokens[:start], start)
-    at_end = window.verify(ids[start:][None], length.fill_(start))[0, -1] if start < len(tokens) else whole
+    at_end = (
+        window.verify(ids[start:][None], length.fill_(start))[0, -1]
+        if start < len(tokens)
+        else whole
+    )
     return narrow, [whole, at_end]
 
 

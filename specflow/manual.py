@@ -23,7 +23,16 @@ class Manual:
 def manuals() -> tuple[Manual, ...]:
     """Every code, in order."""
     found = [Manual(r.code, r.name, r.severity.value, r.doc, r.where) for r in rules()]
-    found += [Manual(r.code, r.name, "error", r.doc, "specflow/constraints/fields.py") for r in FIELD_RULES.values()]
-    found += [Manual(code, name, "error", doc, "specflow/load.py") for code, (name, doc) in LOAD_RULES.items()]
-    found += [Manual(code, name, "error", doc, "specflow/prompts.py") for code, (name, doc) in PROMPT_RULES.items()]
+    found += [
+        Manual(r.code, r.name, "error", r.doc, "specflow/constraints/fields.py")
+        for r in FIELD_RULES.values()
+    ]
+    found += [
+        Manual(code, name, "error", doc, "specflow/load.py")
+        for code, (name, doc) in LOAD_RULES.items()
+    ]
+    found += [
+        Manual(code, name, "error", doc, "specflow/prompts.py")
+        for code, (name, doc) in PROMPT_RULES.items()
+    ]
     return tuple(sorted(found, key=lambda m: m.code))

@@ -15,7 +15,9 @@ def root() -> Path:
 
 def names() -> tuple[str, ...]:
     """Every pack recipe: `pico/ngram`."""
-    return tuple(p.relative_to(root()).with_suffix("").as_posix() for p in sorted(root().rglob("*.yaml")))
+    return tuple(
+        p.relative_to(root()).with_suffix("").as_posix() for p in sorted(root().rglob("*.yaml"))
+    )
 
 
 def find(name: str) -> Path:

@@ -15,31 +15,42 @@ from specflow.spans import Source, Span
 LARGEST_FILE = 256_000_000  # bytes
 KEYS = ("id", "prompt", "messages", "max_new_tokens")
 RULES = {
-    "SF100": ("unreadable-prompts", """A prompts file is a UTF-8 text of JSON lines.
+    "SF100": (
+        "unreadable-prompts",
+        """A prompts file is a UTF-8 text of JSON lines.
 
 ## Why
 It is read whole before any model loads, so that a wrong path costs no minute.
 
 ## Fix
 Name a file with one `{"id": ..., "prompt": ...}` or `{"id": ..., "messages": [...]}` a line.
-"""),
-    "SF101": ("prompt-not-json", """Each line of a prompts file is one JSON object.
+""",
+    ),
+    "SF101": (
+        "prompt-not-json",
+        """Each line of a prompts file is one JSON object.
 
 ## Why
 A line that cannot be read is told by its number; the other lines run, and the exit code is 1.
 
 ## Fix
 Write the line as JSON: text in double quotes, line breaks as `\\n`.
-"""),
-    "SF102": ("prompt-without-text", """A prompt has either a `prompt` or `messages`, of the right types, and no other key.
+""",
+    ),
+    "SF102": (
+        "prompt-without-text",
+        """A prompt has either a `prompt` or `messages`, of the right types, and no other key.
 
 ## Why
 A misspelt key would be a prompt that silently never runs, or runs without its limit.
 
 ## Fix
 Known keys are `id`, `prompt`, `messages` and `max_new_tokens`.
-"""),
-    "SF103": ("prompt-too-long", """A prompt leaves room for at least one new token.
+""",
+    ),
+    "SF103": (
+        "prompt-too-long",
+        """A prompt leaves room for at least one new token.
 
 ## Why
 A request fills at most `run.max_length` positions, and no more than the model's context. Cutting a
@@ -47,23 +58,30 @@ prompt would answer a question nobody asked.
 
 ## Fix
 Shorten the prompt, or raise `run.max_length` where the model's context allows.
-"""),
-    "SF104": ("empty-prompt", """A prompt has a text.
+""",
+    ),
+    "SF104": (
+        "empty-prompt",
+        """A prompt has a text.
 
 ## Why
 An empty line of text is nearly always a mistake in the tool that wrote the file.
 
 ## Fix
 Write a text, or remove the line.
-"""),
-    "SF105": ("repeated-id", """Each prompt has an id of its own.
+""",
+    ),
+    "SF105": (
+        "repeated-id",
+        """Each prompt has an id of its own.
 
 ## Why
 Completions are told apart by id, and the lossless check compares by id.
 
 ## Fix
 Number the lines, or leave `id` out: the line's number stands for it.
-"""),
+""",
+    ),
 }
 
 
@@ -121,7 +139,12 @@ def _parse(source: Source, digest: str, limit: int | None) -> Prompts:
         where = Span(source, start, start + len(line))
         prompt = _line(line, number, where)
         if isinstance(prompt, Prompt) and prompt.id in seen:
-            prompt = _finding("SF105", f"line {number} repeats the id `{prompt.id}`", where, "ids name completions")
+            prompt = _finding(
+                "SF105",
+                f"line {number} repeats the id `{prompt.id}`",
+                where,
+                "ids name completions",
+            )
         if isinstance(prompt, Prompt):
             seen.add(prompt.id)
             items.append(prompt)
@@ -137,27 +160,43 @@ def _line(line: str, number: int, where: Span) -> Prompt | Diagnostic:
         said = json.loads(line)
     except (ValueError, RecursionError) as error:
         what = getattr(error, "msg", "too deep").lower()
-        return _finding("SF101", f"line {number} is not JSON: {what}", where, "the other lines run without it")
+        return _finding(
+            "SF101", f"line {number} is not JSON: {what}", where, "the other lines run without it"
+        )
     if not isinstance(said, dict):
-        return _finding("SF101", f"line {number} is no JSON object", where, 'write {"id": ..., "prompt": ...}')
+        return _finding(
+            "SF101", f"line {number} is no JSON object", where, 'write {"id": ..., "prompt": ...}'
+        )
     unknown = sorted(set(said) - set(KEYS))
     if unknown:
-        return _finding("SF102", f"line {number} has the unknown key `{unknown[0]}`", where,
-                        f"known keys are {', '.join(KEYS)}")
+        return _finding(
+            "SF102",
+            f"line {number} has the unknown key `{unknown[0]}`",
+            where,
+            f"known keys are {', '.join(KEYS)}",
+        )
     fault = _fault(said)
     if fault:
-        return _finding("SF102", f"line {number} {fault}", where, 'write "prompt" or "messages", not both')
+        return _finding(
+            "SF102", f"line {number} {fault}", where, 'write "prompt" or "messages", not both'
+        )
     text = said.get("prompt", "")
     messages = tuple(said.get("messages", ()))
     if "prompt" in said and not text.strip():
-        return _finding("SF104", f"line {number} has an empty prompt", where, "write a text, or remove the line")
+        return _finding(
+            "SF104", f"line {number} has an empty prompt", where, "write a text, or remove the line"
+        )
     return Prompt(str(said.get("id", number)), text, messages, said.get("max_new_tokens"), where)
 
 
 def _fault(said: Mapping[str, Any]) -> str:
     """What is wrong with a line's keys, or nothing."""
     if ("prompt" in said) == ("messages" in said):
-        return "has neither `prompt` nor `messages`" if "prompt" not in said else "has both `prompt` and `messages`"
+        return (
+            "has neither `prompt` nor `messages`"
+            if "prompt" not in said
+            else "has both `prompt` and `messages`"
+        )
     if "prompt" in said and not isinstance(said["prompt"], str):
         return "has a prompt that is no text"
     if "messages" in said and not _chat(said["messages"]):
@@ -172,16 +211,25 @@ def _fault(said: Mapping[str, Any]) -> str:
 
 def _chat(messages: Any) -> bool:
     """Whether messages are a chat: at least one, each with a role and a content."""
-    return isinstance(messages, list) and bool(messages) and all(
-        isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in messages
+    return (
+        isinstance(messages, list)
+        and bool(messages)
+        and all(
+            isinstance(m, dict)
+            and isinstance(m.get("role"), str)
+            and isinstance(m.get("content"), str)
+            for m in messages
+        )
     )
 
 
 def too_long(prompt: Prompt, tokens: int, positions: int) -> Diagnostic:
     """The finding for a prompt that leaves no room for a new token."""
     return _finding(
-        "SF103", f"prompt `{prompt.id}` has {tokens} tokens, and a request may fill {positions} positions",
-        prompt.where, "shorten it, or raise `run.max_length` where the model's context allows",
+        "SF103",
+        f"prompt `{prompt.id}` has {tokens} tokens, and a request may fill {positions} positions",
+        prompt.where,
+        "shorten it, or raise `run.max_length` where the model's context allows",
     )
 
 
@@ -190,6 +238,8 @@ def unusable(prompt: Prompt, message: str, help_: str) -> Diagnostic:
     return _finding("SF102", f"prompt `{prompt.id}` {message}", prompt.where, help_)
 
 
-def _finding(code: str, message: str, where: Span | None = None, help: str | None = None) -> Diagnostic:  # noqa: A002
+def _finding(
+    code: str, message: str, where: Span | None = None, help: str | None = None
+) -> Diagnostic:
     labels: Sequence[Label] = (Label(where, "", primary=True),) if where else ()
     return Diagnostic(code, RULES[code][0], Severity.ERROR, message, tuple(labels), (), help)

@@ -71,13 +71,18 @@ class LedgerBuilder:
         """Record an entry; it is in force unless a stronger one already is."""
         known = self._entries.setdefault(entry.path, [])
         strength = list(Origin).index
-        at = next((i for i, e in enumerate(known) if strength(e.origin) > strength(entry.origin)), len(known))
+        at = next(
+            (i for i, e in enumerate(known) if strength(e.origin) > strength(entry.origin)),
+            len(known),
+        )
         known.insert(at, entry)
 
     def rename(self, path: str, value: Any, because: str) -> None:
         """Let an alias stand in force over what was written, which stays under it."""
         written = self._entries[path][0]
-        self._entries[path].insert(0, replace(written, value=value, origin=Origin.ALIAS, because=because))
+        self._entries[path].insert(
+            0, replace(written, value=value, origin=Origin.ALIAS, because=because)
+        )
 
     def restate(self, path: str, value: Any) -> None:
         """The value in force in its typed form: a list that was written is a tuple."""
@@ -92,5 +97,7 @@ class LedgerBuilder:
     def freeze(self, order: tuple[str, ...]) -> Ledger:
         """The finished ledger: blocks in `order`, fields as they came."""
         blocks = {name: i for i, name in enumerate(order)}
-        paths = sorted(self._entries, key=lambda p: blocks.get(p.split(".", maxsplit=1)[0], len(blocks)))
+        paths = sorted(
+            self._entries, key=lambda p: blocks.get(p.split(".", maxsplit=1)[0], len(blocks))
+        )
         return Ledger({p: tuple(self._entries[p]) for p in paths})

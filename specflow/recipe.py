@@ -65,7 +65,11 @@ def field(doc: str, *, default: Any = ..., derive: str = "", table: str = "", **
 def home(fields: type[Fields], name: str) -> dict[str, str]:
     """Where a field's default lives: {"derive": ..., "table": ...}, both empty for a constant."""
     extra = fields.model_fields[name].json_schema_extra
-    return {k: str(v) for k, v in extra.items()} if isinstance(extra, dict) else {"derive": "", "table": ""}
+    return (
+        {k: str(v) for k, v in extra.items()}
+        if isinstance(extra, dict)
+        else {"derive": "", "table": ""}
+    )
 
 
 class TargetFields(Fields):
@@ -86,12 +90,20 @@ class RunFields(Fields):
     """Where and how the step runs."""
 
     device: Literal["cpu", "cuda"] = field("Device of models and state.", default="cpu")
-    dtype: Literal["float32", "bfloat16", "float16"] = field("Type of weights and KV.", default="float32")
+    dtype: Literal["float32", "bfloat16", "float16"] = field(
+        "Type of weights and KV.", default="float32"
+    )
     batch_size: int = field("Requests decoded at once.", default=1, ge=1, le=256)
-    max_length: int = field("KV positions a request may fill.", derive="min(target's context, 2048)", ge=16)
+    max_length: int = field(
+        "KV positions a request may fill.", derive="min(target's context, 2048)", ge=16
+    )
     prefill_chunk: int = field("Prompt tokens a prefill forward takes.", default=512, ge=1)
-    prompts: str = field("Prompts (JSONL) to run where none are given, relative to the recipe.", default="")
-    threads: int = field("CPU threads of a forward; 0 leaves torch's own choice.", default=0, ge=0, le=256)
+    prompts: str = field(
+        "Prompts (JSONL) to run where none are given, relative to the recipe.", default=""
+    )
+    threads: int = field(
+        "CPU threads of a forward; 0 leaves torch's own choice.", default=0, ge=0, le=256
+    )
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,12 @@ class Report:
             "recipe": dict(self.recipe),
             "environment": dict(self.environment),
             "prompts": dict(self.prompts),
-            "totals": {"completion_tokens": tokens, "verifies": len(lens), "drafted": drafted, "accepted": accepted},
+            "totals": {
+                "completion_tokens": tokens,
+                "verifies": len(lens),
+                "drafted": drafted,
+                "accepted": accepted,
+            },
             "accept_length": _ratio(accepted + len(lens), len(lens)),
             "draft_accept_rate": _ratio(accepted, drafted),
             "accept_histogram": [lens.count(n) for n in range(1, self.width + 1)],
@@ -115,44 +120,83 @@ def _spread(counted: Sequence[Counted]) -> dict[str, float]:
 def warnings(report: Mapping[str, Any]) -> list[str]:
     """What a reader should be told about the numbers."""
     verifies, drafted = report["totals"]["verifies"], report["totals"]["drafted"]
-    if verifies < TOO_FEW or report["accept_length"] > TOO_LOW or report["recipe"].get("verify", {}).get(
-        "num_draft_tokens", 1
-    ) == 1:
+    if (
+        verifies < TOO_FEW
+        or report["accept_length"] > TOO_LOW
+        or report["recipe"].get("verify", {}).get("num_draft_tokens", 1) == 1
+    ):
         return []
     if not drafted:
-        return [f"nothing was drafted in {verifies} verifies: the text never repeats what the draft looks up; "
-                "lower `draft.min_match`, or draft with a model"]
-    return [f"the accept length is {report['accept_length']:.2f} over {verifies} verifies: the draft may belong to "
-            "another target, the prompts may lack the chat template, or the text is new to the draft"]
+        return [
+            f"nothing was drafted in {verifies} verifies: the text never repeats what the draft looks up; "
+            "lower `draft.min_match`, or draft with a model"
+        ]
+    return [
+        f"the accept length is {report['accept_length']:.2f} over {verifies} verifies: the draft may belong to "
+        "another target, the prompts may lack the chat template, or the text is new to the draft"
+    ]
 
 
 def table(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """The report as rows of (what, figure, how it is made)."""
     totals, seconds = report["totals"], report["seconds"]
     rows = [
-        ("accept length", f"{report['accept_length']:.3f}",
-         f"({totals['accepted']} accepted + {totals['verifies']} verifies) / {totals['verifies']}"),
-        ("draft accept rate", f"{report['draft_accept_rate']:.3f}",
-         f"{totals['accepted']} accepted / {totals['drafted']} drafted"),
+        (
+            "accept length",
+            f"{report['accept_length']:.3f}",
+            f"({totals['accepted']} accepted + {totals['verifies']} verifies) / {totals['verifies']}",
+        ),
+        (
+            "draft accept rate",
+            f"{report['draft_accept_rate']:.3f}",
+            f"{totals['accepted']} accepted / {totals['drafted']} drafted",
+        ),
     ]
     if "accept_rate_at" in report:
-        rows.append(("accept rate at 1, 2, ..", " ".join(f"{x:.2f}" for x in report["accept_rate_at"]),
-                     "guess held / guess made, by position"))
+        rows.append(
+            (
+                "accept rate at 1, 2, ..",
+                " ".join(f"{x:.2f}" for x in report["accept_rate_at"]),
+                "guess held / guess made, by position",
+            )
+        )
     spread = report["per_prompt"]
     rows += [
-        ("accept length, prompts", f"{spread['min']:.2f} .. {spread['median']:.2f} .. {spread['max']:.2f}",
-         "lowest, median, highest of a prompt"),
-        ("speed", f"{report['tok_s']:.1f} tok/s", f"{totals['completion_tokens']} tokens / {seconds['total']:.2f} s"),
+        (
+            "accept length, prompts",
+            f"{spread['min']:.2f} .. {spread['median']:.2f} .. {spread['max']:.2f}",
+            "lowest, median, highest of a prompt",
+        ),
+        (
+            "speed",
+            f"{report['tok_s']:.1f} tok/s",
+            f"{totals['completion_tokens']} tokens / {seconds['total']:.2f} s",
+        ),
     ]
     if "baseline" in report:
-        rows += [("plain decoding", f"{report['baseline']['tok_s']:.1f} tok/s", "same session, nothing drafted"),
-                 ("speedup", f"{report['speedup']:.2f}x", "speed / plain decoding")]
+        rows += [
+            (
+                "plain decoding",
+                f"{report['baseline']['tok_s']:.1f} tok/s",
+                "same session, nothing drafted",
+            ),
+            ("speedup", f"{report['speedup']:.2f}x", "speed / plain decoding"),
+        ]
     phases = ("prefill", "draft", "verify", "commit", "other")
     rows += [
-        ("time", " ".join(f"{p} {100 * _ratio(seconds[p], seconds['total']):.0f}%" for p in phases), "of the total"),
-        ("loop overhead", f"{100 * (1 - _ratio(report['forward_seconds'], seconds['total'])):.1f}%",
-         "1 - seconds inside forwards / total"),
+        (
+            "time",
+            " ".join(f"{p} {100 * _ratio(seconds[p], seconds['total']):.0f}%" for p in phases),
+            "of the total",
+        ),
+        (
+            "loop overhead",
+            f"{100 * (1 - _ratio(report['forward_seconds'], seconds['total'])):.1f}%",
+            "1 - seconds inside forwards / total",
+        ),
     ]
     if "lossless" in report:
-        rows.append(("lossless", report["lossless"]["verdict"], "against plain decoding, token by token"))
+        rows.append(
+            ("lossless", report["lossless"]["verdict"], "against plain decoding, token by token")
+        )
     return rows

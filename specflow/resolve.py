@@ -59,20 +59,33 @@ class _Resolution:
         axes = self._axes(draft)
         if self.found:
             raise RecipeError(self.found)
-        models = {"target": TargetFields, "draft": draft.fields, "verify": VERIFIES[axes.shape].fields,
-                  "commit": COMMITS[axes.draft_state].fields, "sampling": SamplingFields, "run": RunFields}
-        facts = checkpoints.Facts({
-            block: checkpoints.read(name) for block in ("target", "draft")
-            if isinstance(name := self.blocks[block].get("model"), str)
-        })
+        models = {
+            "target": TargetFields,
+            "draft": draft.fields,
+            "verify": VERIFIES[axes.shape].fields,
+            "commit": COMMITS[axes.draft_state].fields,
+            "sampling": SamplingFields,
+            "run": RunFields,
+        }
+        facts = checkpoints.Facts(
+            {
+                block: checkpoints.read(name)
+                for block in ("target", "draft")
+                if isinstance(name := self.blocks[block].get("model"), str)
+            }
+        )
         made: dict[str, Any] = {}
         for block in ("target", "draft", "verify", "commit", "sampling", "run"):
             made[block] = self._block(block, models[block], draft, facts, made)
         if self.found:
             raise RecipeError(self.found)
         resolved = ResolvedRecipe(
-            name=self.recipe.name, axes=axes, stages=(draft.name, axes.shape, axes.draft_state),
-            ledger=self.ledger.freeze(BLOCKS), facts=facts, **made,
+            name=self.recipe.name,
+            axes=axes,
+            stages=(draft.name, axes.shape, axes.draft_state),
+            ledger=self.ledger.freeze(BLOCKS),
+            facts=facts,
+            **made,
         )
         return self._judge(resolved)
 
@@ -84,7 +97,12 @@ class _Resolution:
             if key not in TOP:
                 self._unknown(key, key, "a recipe", TOP)
             elif key in BLOCKS and not isinstance(value, Mapping) and value is not None:
-                self._finding("SF002", key, f"`{key}` is a block of fields, not {_kind(value)}", "expected a block")
+                self._finding(
+                    "SF002",
+                    key,
+                    f"`{key}` is a block of fields, not {_kind(value)}",
+                    "expected a block",
+                )
         for block in BLOCKS:
             value = self.recipe.written.get(block)
             self.blocks[block] = value if isinstance(value, Mapping) else {}
@@ -121,13 +139,23 @@ class _Resolution:
             said = "no draft has these axes"
         else:
             said = "the recipe names no draft"
-        self._finding("SF003", "draft", said, "no `algorithm`", help=f"write `draft.algorithm`: one of {names}")
+        self._finding(
+            "SF003",
+            "draft",
+            said,
+            "no `algorithm`",
+            help=f"write `draft.algorithm`: one of {names}",
+        )
         return None
 
     def _axes(self, draft: DraftStage) -> Axes:
         """The four axes, from the row unless they are written."""
-        row = {"draft.signal": draft.axes.signal, "draft.guess": draft.axes.guess,
-               "verify.shape": draft.axes.shape, "commit.draft_state": draft.axes.draft_state}
+        row = {
+            "draft.signal": draft.axes.signal,
+            "draft.guess": draft.axes.guess,
+            "verify.shape": draft.axes.shape,
+            "commit.draft_state": draft.axes.draft_state,
+        }
         tables: dict[str, Table[Any]] = {"verify.shape": VERIFIES, "commit.draft_state": COMMITS}
         for path, value in row.items():
             block, _, key = path.partition(".")
@@ -143,7 +171,12 @@ class _Resolution:
     # -- fields ------------------------------------------------------------------------------------
 
     def _block(
-        self, block: str, fields: type[Fields], draft: DraftStage, facts: checkpoints.Facts, made: Mapping[str, Any]
+        self,
+        block: str,
+        fields: type[Fields],
+        draft: DraftStage,
+        facts: checkpoints.Facts,
+        made: Mapping[str, Any],
     ) -> Fields | None:
         """One block's fields, validated; findings instead where they do not hold."""
         written = {k: v for k, v in self.blocks[block].items() if k not in AXES.get(block, ())}
@@ -169,7 +202,12 @@ class _Resolution:
         return whole
 
     def _default(
-        self, path: str, fields: type[Fields], draft: DraftStage, facts: checkpoints.Facts, made: Mapping[str, Any]
+        self,
+        path: str,
+        fields: type[Fields],
+        draft: DraftStage,
+        facts: checkpoints.Facts,
+        made: Mapping[str, Any],
     ) -> Entry | None:
         """A field's default and its home; None where it has to be written."""
         name = path.split(".")[1]
@@ -195,7 +233,9 @@ class _Resolution:
             return None if count is None else Entry(path, count + 1, Origin.DERIVED, "guesses + 1")
         context = facts["target"].max_positions
         because = f"min(target's context of {context or 'unknown'}, {LONGEST_DEFAULT})"
-        return Entry(path, min(context or LONGEST_DEFAULT, LONGEST_DEFAULT), Origin.DERIVED, because)
+        return Entry(
+            path, min(context or LONGEST_DEFAULT, LONGEST_DEFAULT), Origin.DERIVED, because
+        )
 
     def _wrote(self, path: str, value: Any) -> None:
         """Record what the user wrote, in the file or on the command line."""
@@ -232,37 +272,67 @@ class _Resolution:
         kind, said = str(error["type"]), str(error["msg"])
         if kind == "extra_forbidden":
             name = str(error["loc"][-1])
-            self._unknown(path, name, _whose(block, fields), (*fields.model_fields, *AXES.get(block, ())), block)
+            self._unknown(
+                path,
+                name,
+                _whose(block, fields),
+                (*fields.model_fields, *AXES.get(block, ())),
+                block,
+            )
         elif kind == "missing":
             name = path.split(".", 1)[1]
             doc = fields.model_fields[name].description if name in fields.model_fields else ""
-            self._finding("SF003", block, f"`{path}` is not written", f"no `{name}`", help=f"write it: {doc}",
-                          notes=())
+            self._finding(
+                "SF003",
+                block,
+                f"`{path}` is not written",
+                f"no `{name}`",
+                help=f"write it: {doc}",
+                notes=(),
+            )
         else:
             limits = ("greater_than", "less_than", "greater_than_equal", "less_than_equal")
             code = "SF010" if kind in limits else "SF002"
-            self._finding(code, path, f"`{path}` is {_kind(error['input'])}: {_wanted(said)}", _wanted(said))
+            self._finding(
+                code, path, f"`{path}` is {_kind(error['input'])}: {_wanted(said)}", _wanted(said)
+            )
 
-    def _unknown(self, path: str, name: str, whose: str, options: Iterable[str], block: str = "") -> None:
+    def _unknown(
+        self, path: str, name: str, whose: str, options: Iterable[str], block: str = ""
+    ) -> None:
         options = tuple(options)
         near = closest(name, options)
         message = f"`{name}` is not a field of {whose}"
-        others = [n for n in DRAFTS.names() if block == "draft" and name in DRAFTS[n].fields.model_fields]
+        others = [
+            n for n in DRAFTS.names() if block == "draft" and name in DRAFTS[n].fields.model_fields
+        ]
         if others:
             message += f"; it is one of {', '.join(others)}"
-        offer = "did you mean " + " or ".join(f"`{n}`" for n in near) + "?" if near else (
-            "known here are " + ", ".join(f"`{o}`" for o in options))
+        offer = (
+            "did you mean " + " or ".join(f"`{n}`" for n in near) + "?"
+            if near
+            else ("known here are " + ", ".join(f"`{o}`" for o in options))
+        )
         self._finding("SF001", path, message, "unknown", help=offer, at_key=True)
 
-    def _not_a_row(self, path: str, written: Any, table: Table[Any], also: tuple[str, ...] = ()) -> None:
+    def _not_a_row(
+        self, path: str, written: Any, table: Table[Any], also: tuple[str, ...] = ()
+    ) -> None:
         near = closest(str(written).upper() if also else str(written), (*table.names(), *also))
         names = ", ".join(table.names())
         offer = f"did you mean `{near[0]}`? known are {names}" if near else f"known are {names}"
         self._finding("SF006", path, f"`{written}` is no {table.what}", "unknown", help=offer)
 
     def _finding(
-        self, code: str, path: str, message: str, label: str, *, help: str | None = None,  # noqa: A002
-        notes: tuple[str, ...] = (), at_key: bool = False,
+        self,
+        code: str,
+        path: str,
+        message: str,
+        label: str,
+        *,
+        help: str | None = None,  # noqa: A002
+        notes: tuple[str, ...] = (),
+        at_key: bool = False,
     ) -> None:
         """Record a finding at a path, or at the nearest block around it that was written."""
         place = self.recipe.places.get(path)
@@ -272,7 +342,11 @@ class _Resolution:
             place = self.recipe.places.get(around)
         labels: tuple[Label, ...] = ()
         if place is not None:
-            span = place.key if (at_key or around != path or path in BLOCKS) and place.key else place.value
+            span = (
+                place.key
+                if (at_key or around != path or path in BLOCKS) and place.key
+                else place.value
+            )
             labels = (Label(span, label, primary=True),)
         rule = FIELD_RULES[code]
         self.found.append(Diagnostic(code, rule.name, Severity.ERROR, message, labels, notes, help))
@@ -298,7 +372,9 @@ def _kind(value: Any) -> str:
 
 def _wanted(said: str) -> str:
     """Pydantic's sentence as the end of ours."""
-    return said.replace("Input should be", "expected").replace("Extra inputs are", "extra inputs are")
+    return said.replace("Input should be", "expected").replace(
+        "Extra inputs are", "extra inputs are"
+    )
 
 
 def _whose(block: str, fields: type[Fields]) -> str:

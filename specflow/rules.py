@@ -70,8 +70,16 @@ def diagnose(rule: Rule, finding: Finding, recipe: ResolvedRecipe, written: Reci
         elif path in recipe and text:
             entry = recipe.ledger[path]
             notes.append(f"{path} = {entry.value} ({entry.origin.value}: {entry.because}): {text}")
-    return Diagnostic(rule.code, rule.name, rule.severity, finding.message, tuple(labels), tuple(notes),
-                      finding.help, finding.fix)
+    return Diagnostic(
+        rule.code,
+        rule.name,
+        rule.severity,
+        finding.message,
+        tuple(labels),
+        tuple(notes),
+        finding.help,
+        finding.fix,
+    )
 
 
 def place_of(path: str, recipe: ResolvedRecipe) -> Place | None:

@@ -63,7 +63,13 @@ class Session:
         decode: Callable[[list[int]], str],
         stop_ids: frozenset[int],
     ) -> None:
-        self.recipe, self.captured, self.target, self.pool, self.drafter = recipe, step, target, pool, drafter
+        self.recipe, self.captured, self.target, self.pool, self.drafter = (
+            recipe,
+            step,
+            target,
+            pool,
+            drafter,
+        )
         self.decode = decode
         self.stop_ids = frozenset() if recipe.sampling.ignore_eos else stop_ids
         self.width: int = recipe["verify.num_draft_tokens"]
@@ -75,7 +81,9 @@ class Session:
         """Queue a request; ValueError where it leaves no room for a single new token."""
         room = self.recipe.run.max_length - len(request.tokens)
         if not request.tokens or room < 1:
-            raise ValueError(f"a prompt of {len(request.tokens)} tokens does not fit into {room} positions")
+            raise ValueError(
+                f"a prompt of {len(request.tokens)} tokens does not fit into {room} positions"
+            )
         self.waiting.append(request)
 
     def run(self) -> Iterator[Completion]:
@@ -144,12 +152,16 @@ class Session:
         """The tokens that each row gained: the one look at the device a step."""
         state = self.captured.state
         lengths = state.accept_len[:rows].tolist()
-        return [row[:n] for row, n in zip(state.output_tokens[:rows].tolist(), lengths, strict=True)]
+        return [
+            row[:n] for row, n in zip(state.output_tokens[:rows].tolist(), lengths, strict=True)
+        ]
 
     def _gain(self, completion: Completion, tokens: list[int]) -> list[int]:
         """Add tokens up to the first event that ends the completion; what was added (serial.md §5)."""
         request = completion.request
-        room = min(request.max_new_tokens, self.recipe.run.max_length - len(request.tokens)) - len(completion.tokens)
+        room = min(request.max_new_tokens, self.recipe.run.max_length - len(request.tokens)) - len(
+            completion.tokens
+        )
         kept = tokens[:room]
         stop = next((i for i, token in enumerate(kept) if token in self.stop_ids), None)
         if stop is not None:

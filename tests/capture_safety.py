@@ -22,7 +22,9 @@ FORBIDDEN = frozenset(
         "aten::_unique2",
     }
 )
-INDEXING = frozenset({"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"})
+INDEXING = frozenset(
+    {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
+)
 
 
 class HostSync(AssertionError):

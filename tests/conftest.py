@@ -11,7 +11,9 @@ RECIPES = sorted((ROOT / "recipes").rglob("*.yaml"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="rewrite golden files and diagnostics pages")
+    parser.addoption(
+        "--update-golden", action="store_true", help="rewrite golden files and diagnostics pages"
+    )
 
 
 @pytest.fixture
@@ -23,4 +25,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     kept_out = terminalreporter.stats.get("deselected", [])
     gpu = sum("gpu" in item.keywords for item in kept_out)
     slow = sum("slow" in item.keywords for item in kept_out)
-    terminalreporter.write_line(f"not run here: {gpu} gpu tests (make gpu), {slow} slow tests (make slow)")
+    terminalreporter.write_line(
+        f"not run here: {gpu} gpu tests (make gpu), {slow} slow tests (make slow)"
+    )

@@ -39,7 +39,9 @@ exit codes: 0 clean, 1 findings (or differences, for diff), 2 usage or unreadabl
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     parser = argparse.ArgumentParser(
-        prog="specflow", description=specflow.__doc__, epilog=EXAMPLES,
+        prog="specflow",
+        description=specflow.__doc__,
+        epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"specflow {specflow.__version__}")
@@ -48,7 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = next((w for w in words if not w.startswith("-")), "")
     for name, text in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text)
-        if name == chosen:  # only the command that runs is imported: `validate` has to answer at once
+        if (
+            name == chosen
+        ):  # only the command that runs is imported: `validate` has to answer at once
             import_module(f"specflow.cli.{name}").add(command)
     args = parser.parse_args(argv)
     try:
@@ -60,8 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FINDINGS
     except CompileError as error:
         print(f"error[SF090]: broken-invariant: {error}", file=sys.stderr)
-        print("  = help: this is a bug of specflow; report it with `specflow explain RECIPE --format json`",
-              file=sys.stderr)
+        print(
+            "  = help: this is a bug of specflow; report it with `specflow explain RECIPE --format json`",
+            file=sys.stderr,
+        )
         return FINDINGS
     except BrokenPipeError:
         sys.stderr.close()

@@ -18,12 +18,16 @@ CLEAN, FINDINGS, USAGE = 0, 1, 2
 
 def add_format(parser: argparse.ArgumentParser, *formats: str) -> None:
     """`--format`, text unless said otherwise."""
-    parser.add_argument("--format", choices=formats, default="text", help="how findings and results are written")
+    parser.add_argument(
+        "--format", choices=formats, default="text", help="how findings and results are written"
+    )
 
 
 def add_overrides(parser: argparse.ArgumentParser) -> None:
     """`key=value` after the recipe."""
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="fields to set: draft.min_match=3")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="fields to set: draft.min_match=3"
+    )
 
 
 def is_override(word: str) -> bool:

@@ -24,10 +24,16 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument("recipe", metavar="RECIPE", help="path or pack name")
     add_overrides(parser)
-    parser.add_argument("-o", "--out", type=Path, default=Path("build"), metavar="DIR", help="default: build")
-    parser.add_argument("--show", choices=("graph", "code", "kernels"), help="print instead of writing")
+    parser.add_argument(
+        "-o", "--out", type=Path, default=Path("build"), metavar="DIR", help="default: build"
+    )
+    parser.add_argument(
+        "--show", choices=("graph", "code", "kernels"), help="print instead of writing"
+    )
     parser.add_argument("--watch", action="store_true", help="print the graph after each pass")
-    parser.add_argument("--force", action="store_true", help="overwrite a module that was edited by hand")
+    parser.add_argument(
+        "--force", action="store_true", help="overwrite a module that was edited by hand"
+    )
     parser.set_defaults(run=run)
 
 
@@ -37,14 +43,22 @@ def run(args: argparse.Namespace) -> int:
     resolved = resolve(load(find(args.recipe), args.overrides))
     took = (time.perf_counter() - began) * 1000
     tell(resolved.findings)
-    watch = (lambda name, graph: print(f"# after: {name}\n{show(graph)}")) if args.watch else (lambda *_: None)
+    watch = (
+        (lambda name, graph: print(f"# after: {name}\n{show(graph)}"))
+        if args.watch
+        else (lambda *_: None)
+    )
     graph = lower(resolved, watch=watch)
     module = emit(graph, resolved)
     if args.show:
-        print({"graph": show(graph), "code": module.source, "kernels": module.rows}[args.show], end="")
+        print(
+            {"graph": show(graph), "code": module.source, "kernels": module.rows}[args.show], end=""
+        )
         return CLEAN
     fields = sum(1 for _ in resolved.ledger)
-    print(f"resolve   {fields} fields, {len(rules())} rules, {len(resolved.findings) or 'no'} findings   {took:.0f} ms")
+    print(
+        f"resolve   {fields} fields, {len(rules())} rules, {len(resolved.findings) or 'no'} findings   {took:.0f} ms"
+    )
     _tell_graph(build(resolved), graph)
     return _write(module, args.out, force=args.force)
 
@@ -53,11 +67,15 @@ def _tell_graph(built: StepGraph, graph: StepGraph) -> None:
     ops = [sum(len(leaves(p.nodes)) for p in g.phases) for g in (built, graph)]
     loops = sum(isinstance(n, Repeat) for p in graph.phases for n in p.nodes)
     fused = [n.name for p in graph.phases for n in p.nodes if isinstance(n, Fused)]
-    print(f"lower     {ops[0]} ops in {len(graph.phases)} phases, {loops} loops, {len(graph.buffers)} state buffers, "
-          f"{len(PASSES)} passes")
+    print(
+        f"lower     {ops[0]} ops in {len(graph.phases)} phases, {loops} loops, {len(graph.buffers)} state buffers, "
+        f"{len(PASSES)} passes"
+    )
     for v in graph.variants:
         before, after = launches(built, v.phases), launches(graph, v.phases)
-        print(f"fuse      {v.name}: {before} → {after} launches outside the forwards ({', '.join(fused)})")
+        print(
+            f"fuse      {v.name}: {before} → {after} launches outside the forwards ({', '.join(fused)})"
+        )
 
 
 def _write(module: StepModule, out: Path, *, force: bool) -> int:
@@ -65,11 +83,15 @@ def _write(module: StepModule, out: Path, *, force: bool) -> int:
     reason = module.stale(out)
     file = module.folder(out) / "step.py"
     if reason is StaleReason.EDITED_BY_HAND and not force:
-        print(f"error: {file} was edited by hand; edit the recipe instead, or write over it with --force",
-              file=sys.stderr)
+        print(
+            f"error: {file} was edited by hand; edit the recipe instead, or write over it with --force",
+            file=sys.stderr,
+        )
         return FINDINGS
     if reason is not None:
         file = module.write(out)
     lines = module.source.count("\n")
-    print(f"emit      {file}, {lines} lines   {'rebuilt: ' + reason.value if reason else 'unchanged'}")
+    print(
+        f"emit      {file}, {lines} lines   {'rebuilt: ' + reason.value if reason else 'unchanged'}"
+    )
     return CLEAN

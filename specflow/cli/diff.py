@@ -44,4 +44,6 @@ def _code(recipe: ResolvedRecipe) -> str:
 
 
 def _lines(a: ResolvedRecipe, b: ResolvedRecipe, before: str, after: str) -> list[str]:
-    return list(difflib.unified_diff(before.splitlines(True), after.splitlines(True), a.name, b.name))
+    return list(
+        difflib.unified_diff(before.splitlines(True), after.splitlines(True), a.name, b.name)
+    )

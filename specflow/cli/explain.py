@@ -13,7 +13,9 @@ from specflow.explain import as_json, explain, explain_field
 def add(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument("recipe", metavar="RECIPE", help="path or pack name")
-    parser.add_argument("words", nargs="*", metavar="FIELD|key=value", help="one field to explain; overrides")
+    parser.add_argument(
+        "words", nargs="*", metavar="FIELD|key=value", help="one field to explain; overrides"
+    )
     add_format(parser, "text", "json")
     parser.set_defaults(run=run)
 
@@ -26,7 +28,9 @@ def run(args: argparse.Namespace) -> int:
     for path in fields:
         if path not in resolved:
             near = closest(path, resolved.ledger) or list(resolved.ledger)
-            print(f"error: `{path}` is not a field of {resolved.name}; did you mean {', '.join(near[:3])}?")
+            print(
+                f"error: `{path}` is not a field of {resolved.name}; did you mean {', '.join(near[:3])}?"
+            )
             return USAGE
     if args.format == "json":
         whole = as_json(resolved)
@@ -34,5 +38,8 @@ def run(args: argparse.Namespace) -> int:
             whole["fields"] = {p: whole["fields"][p] for p in fields}
         print(json.dumps(whole, indent=2, ensure_ascii=False))
     else:
-        print("\n".join(explain_field(resolved, p) for p in fields) if fields else explain(resolved), end="")
+        print(
+            "\n".join(explain_field(resolved, p) for p in fields) if fields else explain(resolved),
+            end="",
+        )
     return CLEAN

@@ -57,29 +57,45 @@ class Progress:
         self._at = now
         lens = [n for c in session.rows for n in c.accept_lens]
         length = f", accept length {sum(lens) / len(lens):.2f}" if lens else ""
-        self.live.update(Text(f"{self.stage}: {done}/{total} ended, {len(session.rows)} running{length}, "
-                              f"{seconds:.0f} s"), refresh=True)
+        self.live.update(
+            Text(
+                f"{self.stage}: {done}/{total} ended, {len(session.rows)} running{length}, "
+                f"{seconds:.0f} s"
+            ),
+            refresh=True,
+        )
 
     def table(self, report: Mapping[str, Any], texts: Sequence[tuple[str, str]]) -> None:
         """The report as a person reads it."""
-        out = Console(highlight=False, soft_wrap=not sys.stdout.isatty(),
-                      width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+        out = Console(
+            highlight=False,
+            soft_wrap=not sys.stdout.isatty(),
+            width=None if sys.stdout.isatty() else PLAIN_WIDTH,
+        )
         for _, text in texts:
             out.print(escape(text))
         if texts:
             out.print()
         made = report["recipe"]
-        out.print(f"[bold]{escape(made['recipe'])}[/bold]  {report['prompts']['count']} prompts, "
-                  f"{report['totals']['completion_tokens']} tokens, {made['run']['dtype']} on "
-                  f"{report['environment']['device']}, batch {made['run']['batch_size']}")
+        out.print(
+            f"[bold]{escape(made['recipe'])}[/bold]  {report['prompts']['count']} prompts, "
+            f"{report['totals']['completion_tokens']} tokens, {made['run']['dtype']} on "
+            f"{report['environment']['device']}, batch {made['run']['batch_size']}"
+        )
         grid = Table.grid(padding=(0, 2))
         for row in table(report):
             grid.add_row(*map(escape, row))
         out.print(grid)
         for difference in report.get("lossless", {}).get("differences", ()):
-            out.print(escape(f"  {difference['id']}: token {difference['index']} is {difference['token']}, plainly "
-                             f"{difference['plain']}; gap {difference['gap']:.2g}: {difference['kind']}"))
+            out.print(
+                escape(
+                    f"  {difference['id']}: token {difference['index']} is {difference['token']}, plainly "
+                    f"{difference['plain']}; gap {difference['gap']:.2g}: {difference['kind']}"
+                )
+            )
         if report["cut_short"]:
-            out.print("cut short: Ctrl-C ended the run; what is above is about the completions that had ended")
+            out.print(
+                "cut short: Ctrl-C ended the run; what is above is about the completions that had ended"
+            )
         for warning in report["warnings"]:
             out.print(escape(f"warning: {warning}"))

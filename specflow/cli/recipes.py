@@ -20,7 +20,12 @@ def run(args: argparse.Namespace) -> int:
     """Print names and first lines."""
     rows: list[tuple[str, ...]] = [(name, title(root() / f"{name}.yaml")) for name in names()]
     if args.format == "json":
-        print(json.dumps([{"recipe": n, "title": t, "path": str(root() / f"{n}.yaml")} for n, t in rows], indent=2))
+        print(
+            json.dumps(
+                [{"recipe": n, "title": t, "path": str(root() / f"{n}.yaml")} for n, t in rows],
+                indent=2,
+            )
+        )
     else:
         print("\n".join(columns(rows)))
     return CLEAN

@@ -19,11 +19,17 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the manual of a code or a name."""
     known = manuals()
-    wanted = next((m for m in known if args.code in (m.code, m.name) or args.code.upper() == m.code), None)
+    wanted = next(
+        (m for m in known if args.code in (m.code, m.name) or args.code.upper() == m.code), None
+    )
     if wanted is None:
-        near = closest(args.code.upper(), [m.code for m in known]) + closest(args.code, [m.name for m in known])
+        near = closest(args.code.upper(), [m.code for m in known]) + closest(
+            args.code, [m.name for m in known]
+        )
         offer = f"; did you mean {', '.join(near[:3])}?" if near else ""
-        print(f"error: `{args.code}` is no rule{offer} `specflow rules` lists them", file=sys.stderr)
+        print(
+            f"error: `{args.code}` is no rule{offer} `specflow rules` lists them", file=sys.stderr
+        )
         return USAGE
     print(f"{wanted.name} ({wanted.code})   {wanted.severity}")
     print(wanted.doc.rstrip())

@@ -22,6 +22,8 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "json":
         print(json.dumps([vars(m) for m in known], indent=2, ensure_ascii=False))
     else:
-        rows: list[tuple[str, ...]] = [(m.code, m.severity, m.name, m.doc.splitlines()[0]) for m in known]
+        rows: list[tuple[str, ...]] = [
+            (m.code, m.severity, m.name, m.doc.splitlines()[0]) for m in known
+        ]
         print("\n".join(columns(rows)))
     return CLEAN

@@ -19,13 +19,23 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", metavar="RECIPE", help="path or pack name")
     add_overrides(parser)
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--prompts", type=Path, metavar="FILE", help="JSONL, one {id, prompt|messages} a line")
+    source.add_argument(
+        "--prompts", type=Path, metavar="FILE", help="JSONL, one {id, prompt|messages} a line"
+    )
     source.add_argument("--prompt", metavar="TEXT", help="one prompt")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write completions.jsonl and report.json there")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="write completions.jsonl and report.json there"
+    )
     parser.add_argument("--limit", type=_positive, metavar="N", help="run the first N prompts")
-    parser.add_argument("--baseline", action=argparse.BooleanOptionalAction, default=True,
-                        help="decode plainly as well, and compare the speed")
-    parser.add_argument("--check-lossless", action="store_true", help="compare every token with plain decoding")
+    parser.add_argument(
+        "--baseline",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="decode plainly as well, and compare the speed",
+    )
+    parser.add_argument(
+        "--check-lossless", action="store_true", help="compare every token with plain decoding"
+    )
     add_format(parser, "text", "json")
     parser.set_defaults(run=run)
 
@@ -40,12 +50,15 @@ def run(args: argparse.Namespace) -> int:
         return USAGE
     if args.out and not _writable(args.out):
         return USAGE
-    from specflow.cli.progress import Progress  # rich and torch load only now, when all else is known to be right
+    from specflow.cli.progress import (
+        Progress,
+    )  # rich and torch load only now, when all else is known to be right
     from specflow.execute import Wanted, execute
 
     with Progress() as watch:
-        outcome = execute(recipe, resolved, prompts,
-                          Wanted(args.out, args.baseline, args.check_lossless), watch)
+        outcome = execute(
+            recipe, resolved, prompts, Wanted(args.out, args.baseline, args.check_lossless), watch
+        )
     report = outcome.report.as_json()
     if args.out:
         _write(args.out / "report.json", report)
@@ -54,12 +67,16 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(report, indent=2, ensure_ascii=False))
     else:
         show(outcome.findings, "text")
-        watch.table(report, [(c.request.id, c.text) for c in outcome.completions] if args.prompt else [])
+        watch.table(
+            report, [(c.request.id, c.text) for c in outcome.completions] if args.prompt else []
+        )
     failed = outcome.findings or report.get("lossless", {}).get("failed") or report["cut_short"]
     return FINDINGS if failed else CLEAN
 
 
-def _prompts(args: argparse.Namespace, recipe: Recipe, resolved: ResolvedRecipe) -> prompt_files.Prompts | None:
+def _prompts(
+    args: argparse.Namespace, recipe: Recipe, resolved: ResolvedRecipe
+) -> prompt_files.Prompts | None:
     """From the command line, or the file the recipe names."""
     if args.prompt is not None:
         return prompt_files.single(args.prompt)
@@ -67,10 +84,16 @@ def _prompts(args: argparse.Namespace, recipe: Recipe, resolved: ResolvedRecipe)
         return prompt_files.read(args.prompts, args.limit)
     if resolved.run.prompts:
         place = recipe.places.get("run.prompts")
-        beside = Path(place.value.source.name).parent if place and "run.prompts" not in recipe.overridden else Path()
+        beside = (
+            Path(place.value.source.name).parent
+            if place and "run.prompts" not in recipe.overridden
+            else Path()
+        )
         return prompt_files.read(beside / resolved.run.prompts, args.limit)
-    print("error: no prompts; give --prompts FILE or --prompt TEXT, or write `run.prompts` in the recipe",
-          file=sys.stderr)
+    print(
+        "error: no prompts; give --prompts FILE or --prompt TEXT, or write `run.prompts` in the recipe",
+        file=sys.stderr,
+    )
     return None
 
 

@@ -12,7 +12,12 @@ from specflow.errors import RecipeError
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
-    parser.add_argument("words", nargs="+", metavar="RECIPE|key=value", help="paths, folders or pack names; overrides")
+    parser.add_argument(
+        "words",
+        nargs="+",
+        metavar="RECIPE|key=value",
+        help="paths, folders or pack names; overrides",
+    )
     parser.add_argument("--strict", action="store_true", help="warnings count as findings")
     add_format(parser, "text", "json", "github")
     parser.set_defaults(run=run)

@@ -81,10 +81,15 @@ class StepModule:
             folder.mkdir(parents=True, exist_ok=True)
             for name, text in self.files.items():
                 _replace(folder / name, text)
-            kept = {"made": dict(self.made), "files": {n: _digest(t) for n, t in self.files.items()}}
+            kept = {
+                "made": dict(self.made),
+                "files": {n: _digest(t) for n, t in self.files.items()},
+            }
             _replace(folder / MANIFEST, json.dumps(kept, indent=1) + "\n")
         except OSError as error:
-            raise RuntimeFault(f"cannot write the step module to {folder}: {error.strerror}") from error
+            raise RuntimeFault(
+                f"cannot write the step module to {folder}: {error.strerror}"
+            ) from error
         return folder / "step.py"
 
     def load(self, root: Path) -> ModuleType:
@@ -122,5 +127,8 @@ def _digest(text: str) -> str:
 
 def _safe(name: str) -> list[str]:
     """A recipe's name as folders: nothing that climbs out, nothing a file system minds."""
-    parts = ["".join(c if c.isalnum() or c in "-_." else "_" for c in part).strip(".") for part in name.split("/")]
+    parts = [
+        "".join(c if c.isalnum() or c in "-_." else "_" for c in part).strip(".")
+        for part in name.split("/")
+    ]
     return [p for p in parts if p] or ["recipe"]

@@ -38,18 +38,33 @@ class _Function:
 
 def emit(graph: StepGraph, recipe: ResolvedRecipe) -> StepModule:
     """The step module of a graph: source text, the kernels' source, and what both were made from."""
-    made = {"recipe": recipe.fingerprint, "stages": stages_digest(recipe), "templates": templates_digest(),
-            "specflow": specflow.__version__}
+    made = {
+        "recipe": recipe.fingerprint,
+        "stages": stages_digest(recipe),
+        "templates": templates_digest(),
+        "specflow": specflow.__version__,
+    }
     fused = [n for p in graph.phases for n in p.nodes if isinstance(n, Fused)]
     on_device = recipe.run.device != "cpu"
     step = _render(
         "step.py.j2",
-        name=recipe.name, made=made, axes=_axes(graph, recipe), cost=_cost(graph, recipe),
-        legend=_legend(recipe), constants=graph.constants, buffers=graph.buffers,
-        functions=_functions(graph, spelled=not on_device), steps=[_step(v, graph) for v in graph.variants],
-        variants=graph.variants, hosts=_hosts(graph), types=_types(graph), dtypes=DTYPES, shape=shape_of,
+        name=recipe.name,
+        made=made,
+        axes=_axes(graph, recipe),
+        cost=_cost(graph, recipe),
+        legend=_legend(recipe),
+        constants=graph.constants,
+        buffers=graph.buffers,
+        functions=_functions(graph, spelled=not on_device),
+        steps=[_step(v, graph) for v in graph.variants],
+        variants=graph.variants,
+        hosts=_hosts(graph),
+        types=_types(graph),
+        dtypes=DTYPES,
+        shape=shape_of,
         kernels=sorted({OPS[n.kind].kernel for n in _called(graph, rows=not on_device)} - {""}),
-        dims=_dims, fused=[f.name for f in fused] if on_device else [],
+        dims=_dims,
+        fused=[f.name for f in fused] if on_device else [],
     )
     rows = _render("rows.py.j2", name=recipe.name, kernels=kernels(graph)) if fused else ""
     return StepModule(recipe.name, step, rows, tuple(sorted(made.items())))
@@ -81,8 +96,13 @@ def _rows_function(node: Fused) -> _Function:
     lines = spell(node.body, "", node.outputs, fused=True)
     if node.outputs:
         lines.append("return " + ", ".join(v.name for v in node.outputs))
-    return _Function(node.name, doc, _arguments(("state: State", *_typed(node.inputs))), _returns(node.outputs),
-                     tuple(lines))
+    return _Function(
+        node.name,
+        doc,
+        _arguments(("state: State", *_typed(node.inputs))),
+        _returns(node.outputs),
+        tuple(lines),
+    )
 
 
 def _phase_function(phase: Phase) -> _Function:
@@ -111,7 +131,10 @@ def _runs_model(phase: Phase) -> bool:
 
 def _reads_state(phase: Phase) -> bool:
     """Whether a phase touches any state; a host phase may not."""
-    return any(not isinstance(n, Op) or any(isinstance(o, Buffer) for o in reads(n)) for n in leaves(phase.nodes))
+    return any(
+        not isinstance(n, Op) or any(isinstance(o, Buffer) for o in reads(n))
+        for n in leaves(phase.nodes)
+    )
 
 
 def _phase_arguments(phase: Phase) -> tuple[str, ...]:
@@ -136,7 +159,9 @@ def _arguments(arguments: Iterable[str]) -> str:
 
 
 def _typed(values: Iterable[Value]) -> tuple[str, ...]:
-    return tuple(f"{v.name}: {'list[list[int]]' if v.dtype == 'list' else 'Tensor'}" for v in values)
+    return tuple(
+        f"{v.name}: {'list[list[int]]' if v.dtype == 'list' else 'Tensor'}" for v in values
+    )
 
 
 def _returns(outputs: tuple[Value, ...]) -> str:
@@ -175,14 +200,21 @@ def _dims(buffer: Buffer, recipe_width: str = "NUM_DRAFT_TOKENS") -> str:
 
 def _axes(graph: StepGraph, recipe: ResolvedRecipe) -> list[tuple[str, str, str]]:
     """The four axes with a word on each, for the head of the module."""
-    draft, verify, commit = DRAFTS[recipe.stages[0]], VERIFIES[recipe.stages[1]], COMMITS[recipe.stages[2]]
+    draft, verify, commit = (
+        DRAFTS[recipe.stages[0]],
+        VERIFIES[recipe.stages[1]],
+        COMMITS[recipe.stages[2]],
+    )
     width = recipe["verify.num_draft_tokens"]
     shape = "the bonus token alone" if width == 1 else verify.doc.format(W=width, K=width - 1)
     if len(graph.variants) > 1:
         shape += "; one position where nothing matches"
-    return [("signal", recipe.axes.signal, draft.doc), ("guess", recipe.axes.guess, draft.cost(recipe.draft)),
-            ("verify", recipe.axes.shape, f"{shape}, {recipe['verify.accept']}"),
-            ("draft_state", recipe.axes.draft_state, commit.doc)]
+    return [
+        ("signal", recipe.axes.signal, draft.doc),
+        ("guess", recipe.axes.guess, draft.cost(recipe.draft)),
+        ("verify", recipe.axes.shape, f"{shape}, {recipe['verify.accept']}"),
+        ("draft_state", recipe.axes.draft_state, commit.doc),
+    ]
 
 
 def _cost(graph: StepGraph, recipe: ResolvedRecipe) -> str:
@@ -201,8 +233,12 @@ def _legend(recipe: ResolvedRecipe) -> str:
 @cache
 def _environment() -> Environment:
     return Environment(
-        loader=FileSystemLoader(HERE / "templates"), trim_blocks=True, lstrip_blocks=True,
-        keep_trailing_newline=True, undefined=StrictUndefined, autoescape=False,
+        loader=FileSystemLoader(HERE / "templates"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+        autoescape=False,
     )
 
 
@@ -222,7 +258,10 @@ def stages_digest(recipe: ResolvedRecipe) -> str:
     package = Path(specflow.__file__).parent
     kinds = zip(("draft", "verify", "commit"), recipe.stages, strict=True)
     files = [package / "stages" / f"{kind}_{name.lower()}.py" for kind, name in kinds]
-    files += sorted((package / "graph").glob("*.py")) + [package / "lower.py", package / "stages" / "base.py"]
+    files += sorted((package / "graph").glob("*.py")) + [
+        package / "lower.py",
+        package / "stages" / "base.py",
+    ]
     return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()[:8]
 
 

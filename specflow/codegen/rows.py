@@ -64,7 +64,9 @@ def _kernel(node: Fused, width: Constant) -> Kernel:
     for inner in node.body:
         for operand in reads(inner):
             if isinstance(operand, Buffer):
-                loaded[operand.name] = Argument(operand.name, f"state.{operand.name}", operand.shape)
+                loaded[operand.name] = Argument(
+                    operand.name, f"state.{operand.name}", operand.shape
+                )
         if isinstance(inner, Store):
             buffers[inner.buffer.name] = inner.buffer
     outputs = tuple(Argument(v.name, v.name, v.shape) for v in node.outputs)
@@ -78,11 +80,24 @@ def _kernel(node: Fused, width: Constant) -> Kernel:
     stores += [(Argument(f"{o.name}_out", o.name, o.shape), o.name) for o in outputs]
     widths = {"W": width.value, "K": width.value - 1}
     used = {a.lanes for a in (*loaded.values(), *(s[0] for s in stores))} - {""}
-    extents = {e: str(widths.get(e, e)) for e in ("K", "W", "1") if e in used or (e == "K" and _needs_k(node))}
+    extents = {
+        e: str(widths.get(e, e))
+        for e in ("K", "W", "1")
+        if e in used or (e == "K" and _needs_k(node))
+    }
     functions = sorted({OPS[n.kind].row for n in node.body if isinstance(n, Op)})
     block = 1 << max(width.value - 1, 1).bit_length()
-    return Kernel(node.name, tuple(loaded.values()), tuple(lines), tuple(stores), node.inputs, outputs,
-                  tuple(functions), tuple((k, v) for k, v in extents.items() if k != "1"), str(block))
+    return Kernel(
+        node.name,
+        tuple(loaded.values()),
+        tuple(lines),
+        tuple(stores),
+        node.inputs,
+        outputs,
+        tuple(functions),
+        tuple((k, v) for k, v in extents.items() if k != "1"),
+        str(block),
+    )
 
 
 def _needs_k(node: Fused) -> bool:
@@ -92,7 +107,9 @@ def _needs_k(node: Fused) -> bool:
 def _call(node: Op) -> str:
     outs = ", ".join(v.name for v in node.outputs)
     operands = [_name(o) for o in node.inputs]
-    if node.kind == "widen":  # the constant is the row's extent, which the kernel knows; it needs the tokens' own
+    if (
+        node.kind == "widen"
+    ):  # the constant is the row's extent, which the kernel knows; it needs the tokens' own
         source = node.inputs[0]
         assert isinstance(source, Value)
         return f"{outs} = widen({operands[0]}, lane, {source.shape[1]})"

@@ -13,7 +13,9 @@ WIDTH = 100
 MODELS = {"target": "target", "draft": "drafter"}
 
 
-def spell(nodes: Sequence[Node], model: str, outputs: Sequence[Value], *, fused: bool = False) -> list[str]:
+def spell(
+    nodes: Sequence[Node], model: str, outputs: Sequence[Value], *, fused: bool = False
+) -> list[str]:
     """The lines of a body, without indentation; a value used once, by the store after it, is written inside it.
 
     model    the name in the module of the model that the phase runs
@@ -36,7 +38,9 @@ def spell(nodes: Sequence[Node], model: str, outputs: Sequence[Value], *, fused:
     return lines
 
 
-def _inlined(node: Node, after: Node | None, nodes: Sequence[Node], outputs: Sequence[Value]) -> Op | None:
+def _inlined(
+    node: Node, after: Node | None, nodes: Sequence[Node], outputs: Sequence[Value]
+) -> Op | None:
     """The op itself, where its one result is read by the store after it and by nobody else."""
     if not isinstance(node, Op) or len(node.outputs) != 1 or not isinstance(after, Store):
         return None
@@ -72,7 +76,11 @@ def expression(node: Op, model: str) -> str:
 def _store(node: Store, model: str, inner: Op | None) -> list[str]:
     buffer = f"state.{node.buffer.name}"
     if isinstance(node.value, int):
-        call = f"{buffer}.add_({node.value})" if node.mode == "add" else f"{buffer}.fill_({node.value})"
+        call = (
+            f"{buffer}.add_({node.value})"
+            if node.mode == "add"
+            else f"{buffer}.fill_({node.value})"
+        )
     else:
         value = expression(inner, model) if inner is not None else operand(node.value)
         call = f"{buffer}.add_({value})" if node.mode == "add" else f"{buffer}.copy_({value})"

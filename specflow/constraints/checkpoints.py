@@ -30,7 +30,7 @@ def vocabulary_mismatch(r: ResolvedRecipe) -> Iterator[Finding]:
             yield Finding(
                 at=f"{block}.model",
                 message=f"the tokenizer of `{facts.model}` knows {facts.tokenizer_size} tokens, "
-                        f"its model {facts.vocab_size}",
+                f"its model {facts.vocab_size}",
                 label="tokenizer and model differ",
                 help="take tokenizer.json and the weights from one checkpoint",
             )
@@ -107,4 +107,6 @@ def _problems(r: ResolvedRecipe, kind: str) -> Iterator[Finding]:
     for block in MODELS:
         problem = r.facts[block].problem
         if problem is not None and problem.kind == kind:
-            yield Finding(at=f"{block}.model", message=problem.message, label=kind, help=problem.help)
+            yield Finding(
+                at=f"{block}.model", message=problem.message, label=kind, help=problem.help
+            )

@@ -103,6 +103,7 @@ def useless_allow(r: ResolvedRecipe) -> Iterator[Finding]:
     """
     for code in r.useless_allow:
         yield Finding(
-            at="allow", message=f"`allow: {code}` silences nothing: it is no warning of specflow",
+            at="allow",
+            message=f"`allow: {code}` silences nothing: it is no warning of specflow",
             help=f"remove {code} from `allow`",
         )

@@ -74,13 +74,23 @@ class PhaseBuilder:
         self._inputs.append(value)
         return value
 
-    def op(self, kind: str, *inputs: Operand, out: str, shape: Shape, dtype: str = "int64", note: str = "") -> Value:
+    def op(
+        self,
+        kind: str,
+        *inputs: Operand,
+        out: str,
+        shape: Shape,
+        dtype: str = "int64",
+        note: str = "",
+    ) -> Value:
         """Apply an op with one result."""
         value = Value(out, shape, dtype)
         self._add(Op(kind, inputs, (value,), note))
         return value
 
-    def ops(self, kind: str, *inputs: Operand, outs: tuple[Value, ...], note: str = "") -> tuple[Value, ...]:
+    def ops(
+        self, kind: str, *inputs: Operand, outs: tuple[Value, ...], note: str = ""
+    ) -> tuple[Value, ...]:
         """Apply an op with several results, or none."""
         self._add(Op(kind, inputs, outs, note))
         return outs
@@ -99,7 +109,9 @@ class PhaseBuilder:
         carries = []
         for kept in loop.carried:
             if kept.next is None:
-                raise CompileError(f"`{kept.name}` is carried by a loop that never sets its next value")
+                raise CompileError(
+                    f"`{kept.name}` is carried by a loop that never sets its next value"
+                )
             carries.append(Carry(kept.name, kept.start, kept.next, kept.collected))
         self._nodes.append(Repeat(index, first, times, tuple(carries), body))
 
@@ -114,7 +126,17 @@ class PhaseBuilder:
     def done(self) -> Phase:
         """The finished phase."""
         name, role, doc, model, place = self._head
-        return Phase(name, role, doc, tuple(self._nodes), tuple(self._inputs), self._outputs, model, place, self._choice)
+        return Phase(
+            name,
+            role,
+            doc,
+            tuple(self._nodes),
+            tuple(self._inputs),
+            self._outputs,
+            model,
+            place,
+            self._choice,
+        )
 
 
 class Builder:
@@ -143,7 +165,9 @@ class Builder:
         return self.constants.setdefault(name, Constant(name, value, because))
 
     @contextmanager
-    def phase(self, name: str, role: str, doc: str, *, model: str = "", place: str = "device") -> Iterator[PhaseBuilder]:
+    def phase(
+        self, name: str, role: str, doc: str, *, model: str = "", place: str = "device"
+    ) -> Iterator[PhaseBuilder]:
         """Write one phase."""
         builder = PhaseBuilder(name, role, doc, model, place)
         yield builder
@@ -156,8 +180,9 @@ class Builder:
     def done(self) -> StepGraph:
         """The finished graph."""
         return StepGraph(
-            tuple(self.phases), tuple(self._variants), tuple(self._buffers.values()),
-            tuple(self.constants.values()), self._drafter,
+            tuple(self.phases),
+            tuple(self._variants),
+            tuple(self._buffers.values()),
+            tuple(self.constants.values()),
+            self._drafter,
         )
-
-

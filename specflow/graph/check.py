@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from specflow.errors import CompileError
-from specflow.graph.ir import Buffer, Constant, Fused, Node, Op, Phase, Repeat, StepGraph, Store, Value, leaves, reads
+from specflow.graph.ir import (
+    Buffer,
+    Constant,
+    Fused,
+    Node,
+    Op,
+    Phase,
+    Repeat,
+    StepGraph,
+    Store,
+    Value,
+    leaves,
+    reads,
+)
 from specflow.graph.ops import OPS
 
 BUILT = "built"
@@ -23,7 +36,9 @@ def check(graph: StepGraph, level: str) -> None:
     for variant in graph.variants:
         for name in variant.phases:
             if name not in names or graph.phase(name).place != "device":
-                raise CompileError(f"variant `{variant.name}` runs `{name}`, which is no device phase")
+                raise CompileError(
+                    f"variant `{variant.name}` runs `{name}`, which is no device phase"
+                )
         _flow(graph, variant.phases)
 
 
@@ -33,7 +48,9 @@ def _flow(graph: StepGraph, phases: tuple[str, ...]) -> None:
     for phase in map(graph.phase, phases):
         missing = [v.name for v in phase.inputs if v.name not in known]
         if missing:
-            raise CompileError(f"phase `{phase.name}` takes {missing}, which no earlier phase gives")
+            raise CompileError(
+                f"phase `{phase.name}` takes {missing}, which no earlier phase gives"
+            )
         known |= {v.name for v in phase.outputs}
 
 
@@ -43,7 +60,9 @@ def _phase(phase: Phase, declared: set[Buffer | Constant]) -> None:
         known |= _node(node, known, declared, phase)
     for value in phase.outputs:
         if value.name not in known:
-            raise CompileError(f"phase `{phase.name}` returns `{value.name}`, which it never assigns")
+            raise CompileError(
+                f"phase `{phase.name}` returns `{value.name}`, which it never assigns"
+            )
 
 
 def _node(node: Node, known: set[str], declared: set[Buffer | Constant], phase: Phase) -> set[str]:
@@ -54,7 +73,9 @@ def _node(node: Node, known: set[str], declared: set[Buffer | Constant], phase: 
             inside |= _node(inner, inside, declared, phase)
         missing = [c.next.name for c in node.carries if c.next.name not in inside]
         if missing:
-            raise CompileError(f"a loop of `{phase.name}` carries {missing}, which its body never assigns")
+            raise CompileError(
+                f"a loop of `{phase.name}` carries {missing}, which its body never assigns"
+            )
         return {c.name for c in node.carries} | {c.collected for c in node.carries if c.collected}
     if isinstance(node, Fused):
         inside = set(known)
@@ -78,10 +99,14 @@ def _op(node: Op, known: set[str], phase: Phase) -> set[str]:
     if spec is None:
         raise CompileError(f"`{node.kind}` is no op")
     if (len(node.inputs), len(node.outputs)) != spec.arity:
-        raise CompileError(f"`{node.kind}` has {spec.arity} operands and results, not "
-                           f"({len(node.inputs)}, {len(node.outputs)})")
+        raise CompileError(
+            f"`{node.kind}` has {spec.arity} operands and results, not "
+            f"({len(node.inputs)}, {len(node.outputs)})"
+        )
     if (spec.domain == "host") != (phase.place == "host"):
-        raise CompileError(f"`{node.kind}` cannot run in `{phase.name}`, a phase of the {phase.place}")
+        raise CompileError(
+            f"`{node.kind}` cannot run in `{phase.name}`, a phase of the {phase.place}"
+        )
     if "{model}" in spec.spelling and not phase.model:
         raise CompileError(f"`{node.kind}` needs a model, and phase `{phase.name}` has none")
     again = [v.name for v in node.outputs if v.name in known]
@@ -93,8 +118,14 @@ def _op(node: Op, known: set[str], phase: Phase) -> set[str]:
 def _carried(phase: Phase, names: list[str]) -> bool:
     """Whether the names are carried by a loop of the phase: only those are assigned again."""
     carried = {c.name for n in phase.nodes if isinstance(n, Repeat) for c in n.carries}
-    carried |= {v.name for n in phase.nodes if isinstance(n, Repeat) for i in n.body if isinstance(i, Op)
-                for v in i.outputs}
+    carried |= {
+        v.name
+        for n in phase.nodes
+        if isinstance(n, Repeat)
+        for i in n.body
+        if isinstance(i, Op)
+        for v in i.outputs
+    }
     return set(names) <= carried
 
 

@@ -10,7 +10,9 @@ from specflow.graph.ops import OPS
 
 def rows(graph: StepGraph) -> StepGraph:
     """Gather runs of two or more row ops, stores included, into Fused nodes; on the host nothing fuses."""
-    return replace(graph, phases=tuple(_fuse(p) if p.place == "device" else p for p in graph.phases))
+    return replace(
+        graph, phases=tuple(_fuse(p) if p.place == "device" else p for p in graph.phases)
+    )
 
 
 def _fuse(phase: Phase) -> Phase:
@@ -36,13 +38,17 @@ def _fuse(phase: Phase) -> Phase:
 def _fused(name: str, body: tuple[Op | Store, ...], phase: Phase) -> Fused:
     """A run with what it takes from outside and what the rest of the phase takes from it."""
     made = {v.name: v for n in body for v in writes(n) if isinstance(v, Value)}
-    taken = {o.name: o for n in body for o in reads(n) if isinstance(o, Value) and o.name not in made}
+    taken = {
+        o.name: o for n in body for o in reads(n) if isinstance(o, Value) and o.name not in made
+    }
     inside = set(map(id, body))
     wanted = {v.name for v in phase.outputs}
     for node in phase.nodes:
         if id(node) not in inside:
             wanted |= {o.name for o in reads(node) if isinstance(o, Value)}
-    return Fused(name, body, tuple(taken.values()), tuple(v for v in made.values() if v.name in wanted))
+    return Fused(
+        name, body, tuple(taken.values()), tuple(v for v in made.values() if v.name in wanted)
+    )
 
 
 def _row(node: Node) -> bool:

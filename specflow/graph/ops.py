@@ -26,7 +26,9 @@ class OpSpec:
 def _kernel(name: str, inputs: int, outputs: int, domain: str = "rows") -> OpSpec:
     """An op that calls the kernel of its own name."""
     holes = ", ".join(f"{{{i}}}" for i in range(inputs))
-    return OpSpec(domain, f"{name}({holes})", (inputs, outputs), name, name if domain == "rows" else "")
+    return OpSpec(
+        domain, f"{name}({holes})", (inputs, outputs), name, name if domain == "rows" else ""
+    )
 
 
 OPS: dict[str, OpSpec] = {

@@ -16,7 +16,9 @@ def drop_dead(graph: StepGraph) -> StepGraph:
 
 
 def _drop_dead(phase: Phase) -> Phase:
-    wanted = {v.name for v in phase.outputs} | ({phase.choice.value.name} if phase.choice else set())
+    wanted = {v.name for v in phase.outputs} | (
+        {phase.choice.value.name} if phase.choice else set()
+    )
     kept: list[Node] = []
     for node in reversed(phase.nodes):
         if _pure(node) and isinstance(node, Op) and not {v.name for v in node.outputs} & wanted:
@@ -44,7 +46,9 @@ def _share(phase: Phase) -> Phase:
         if isinstance(fresh, Op) and _pure(fresh):
             key = (fresh.kind, fresh.inputs)
             if key in seen:
-                renamed |= {old.name: new for old, new in zip(fresh.outputs, seen[key], strict=True)}
+                renamed |= {
+                    old.name: new for old, new in zip(fresh.outputs, seen[key], strict=True)
+                }
                 continue
             seen[key] = fresh.outputs
         kept.append(fresh)
@@ -55,10 +59,15 @@ def _share(phase: Phase) -> Phase:
 def rename(node: Node, names: dict[str, Value]) -> Node:
     """The node reading `names[x]` where it read x."""
     if isinstance(node, Op):
-        return replace(node, inputs=tuple(names.get(o.name, o) if isinstance(o, Value) else o for o in node.inputs))
+        return replace(
+            node,
+            inputs=tuple(names.get(o.name, o) if isinstance(o, Value) else o for o in node.inputs),
+        )
     if isinstance(node, Store):
         value = node.value
-        return replace(node, value=names.get(value.name, value)) if isinstance(value, Value) else node
+        return (
+            replace(node, value=names.get(value.name, value)) if isinstance(value, Value) else node
+        )
     body = tuple(n for n in (rename(i, names) for i in node.body) if isinstance(n, Op | Store))
     if isinstance(node, Repeat):
         carries = tuple(replace(c, start=names.get(c.start.name, c.start)) for c in node.carries)

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from specflow.graph.check import launches
-from specflow.graph.ir import Constant, Fused, Node, Op, Operand, Phase, Repeat, StepGraph, Store, Value
+from specflow.graph.ir import (
+    Constant,
+    Fused,
+    Node,
+    Op,
+    Operand,
+    Phase,
+    Repeat,
+    StepGraph,
+    Store,
+    Value,
+)
 from specflow.graph.ops import OPS
 
 
@@ -18,7 +29,9 @@ def show(graph: StepGraph) -> str:
         lines += ["", *_phase(phase)]
     lines += ["", "variants"]
     for v in graph.variants:
-        lines += [f"  {v.name}: {' -> '.join(v.phases)}  # {v.doc}; {launches(graph, v.phases)} launches outside forwards"]
+        lines += [
+            f"  {v.name}: {' -> '.join(v.phases)}  # {v.doc}; {launches(graph, v.phases)} launches outside forwards"
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -42,12 +55,17 @@ def _node(node: Node, pad: str) -> list[str]:
         call = f"{node.kind}({', '.join(map(_operand, node.inputs))})"
         return [f"{pad}{OPS[node.kind].domain:5} {outs + ' = ' if outs else ''}{call}"]
     if isinstance(node, Store):
-        return [f"{pad}store {node.buffer.name} {'+=' if node.mode == 'add' else '='} {_operand(node.value)}"]
+        return [
+            f"{pad}store {node.buffer.name} {'+=' if node.mode == 'add' else '='} {_operand(node.value)}"
+        ]
     if isinstance(node, Repeat):
         carried = ", ".join(c.name for c in node.carries)
         head = f"{pad}repeat {node.index} in {node.first}..{node.times.name}, carrying {carried}"
         return [head, *(line for n in node.body for line in _node(n, pad + "  "))]
-    return [f"{pad}fused {node.name}: one program a request", *(x for n in node.body for x in _node(n, pad + "  "))]
+    return [
+        f"{pad}fused {node.name}: one program a request",
+        *(x for n in node.body for x in _node(n, pad + "  ")),
+    ]
 
 
 def _operand(operand: Operand) -> str:

@@ -128,17 +128,23 @@ def _no_drafter(_recipe: ResolvedRecipe, _length: int) -> Drafter:
 
 def _lookup(recipe: ResolvedRecipe, _length: int) -> Drafter:
     trie = Trie(
-        depth=recipe["draft.max_trie_depth"], breadth=recipe["draft.breadth"],
-        capacity=recipe["draft.capacity"], order=recipe["draft.order"],
+        depth=recipe["draft.max_trie_depth"],
+        breadth=recipe["draft.breadth"],
+        capacity=recipe["draft.capacity"],
+        order=recipe["draft.order"],
     )
-    return LookupDrafter(trie, recipe["verify.num_draft_tokens"], insert_prompt=recipe["draft.insert_prompt"])
+    return LookupDrafter(
+        trie, recipe["verify.num_draft_tokens"], insert_prompt=recipe["draft.insert_prompt"]
+    )
 
 
 def _causal_lm(recipe: ResolvedRecipe, length: int) -> Drafter:
     folder: Path = open_model(recipe["draft.model"])
     model = LanguageModel.load(folder, device=recipe.run.device, dtype=recipe.run.dtype)
     pool = model.pool(recipe.run.batch_size, length)
-    return LanguageModelDrafter(model, pool, recipe["verify.num_draft_tokens"] - 1, recipe.run.prefill_chunk)
+    return LanguageModelDrafter(
+        model, pool, recipe["verify.num_draft_tokens"] - 1, recipe.run.prefill_chunk
+    )
 
 
 DRAFTERS: dict[str, Make] = {

@@ -48,7 +48,8 @@ class LeanDecoder:
         self.kv_heads = int(config.num_key_value_heads)
         self.scaling = float(attention.scaling)
         self.layers = [self._gather(layer) for layer in decoder.layers]
-        self.fewest = self.layers[0].qkv.fewest
+        first = self.layers[0]
+        self.fewest = min(each.fewest for each in (first.qkv, first.out, first.gate_up, first.down))
 
     def _gather(self, layer: Any) -> LeanLayer:
         attention, mlp = layer.self_attn, layer.mlp

@@ -3,7 +3,8 @@
     R  rows of tokens      M  inputs      N  outputs
 
 A CPU library packs a float32 matrix into blocks: four to six rows then take as long as one, which is what makes
-verifying several guesses at once worth while. A call with fewer rows is padded, which is faster than leaving it.
+verifying several guesses at once worth while. Fewer rows are padded, which is faster than leaving them. A small matrix
+stays as it is: the call alone would cost more than it gains.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 FEWEST = 4  # rows below which the blocked kernel falls back to a slower one
+SMALLEST = 1 << 18  # elements of a matrix worth packing
 
 
 def packable(weight: Tensor) -> bool:
-    """Whether a matrix gains from blocks: float32 on a CPU with oneDNN."""
+    """Whether a matrix gains from blocks: a large one, float32 on a CPU with oneDNN."""
     return (
-        weight.device.type == "cpu"
+        weight.numel() >= SMALLEST
+        and weight.device.type == "cpu"
         and weight.dtype == torch.float32
         and torch.backends.mkldnn.is_available()
     )
@@ -35,18 +38,20 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous())  # noqa: SLF001
         self.bias = bias
+        self.spare = weight.new_zeros(FEWEST - 1, weight.shape[1])
         self.in_features, self.out_features = weight.shape[1], weight.shape[0]
 
     def multiply(self, rows: Tensor) -> Tensor:
-        """Rows [R, M] with R >= FEWEST to [R, N]."""
+        """Rows [R, M] to [R, N]."""
+        count = rows.shape[0]
+        if count < FEWEST:
+            rows = torch.cat((rows, self.spare[count - 1 :]))
         product: Tensor = _multiply(rows, self.packed, self.bias, "none", [], "")
-        return product
+        return product if count >= FEWEST else product[:count]
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Inputs [..., M] to [..., N], any number of rows."""
-        rows = inputs.reshape(-1, self.in_features)
-        count = rows.shape[0]
-        product = self.multiply(padded(rows, self.fewest))[:count]
+        """Inputs [..., M] to [..., N]."""
+        product = self.multiply(inputs.reshape(-1, self.in_features))
         return product.view(*inputs.shape[:-1], self.out_features)
 
 

@@ -30,19 +30,28 @@ class Table(Generic[T]):
         return tuple(self.rows)
 
 
-DRAFTS = Table[DraftStage]("draft stage", {
-    "NONE": "specflow.stages.draft_none:NONE",
-    "NGRAM": "specflow.stages.draft_ngram:NGRAM",
-    "STANDALONE": "specflow.stages.draft_standalone:STANDALONE",
-})
+DRAFTS = Table[DraftStage](
+    "draft stage",
+    {
+        "NONE": "specflow.stages.draft_none:NONE",
+        "NGRAM": "specflow.stages.draft_ngram:NGRAM",
+        "STANDALONE": "specflow.stages.draft_standalone:STANDALONE",
+    },
+)
 
-VERIFIES = Table[VerifyStage]("verify shape", {
-    "chain": "specflow.stages.verify_chain:CHAIN",
-    "tree": "specflow.stages.verify_tree:TREE",
-})
+VERIFIES = Table[VerifyStage](
+    "verify shape",
+    {
+        "chain": "specflow.stages.verify_chain:CHAIN",
+        "tree": "specflow.stages.verify_tree:TREE",
+    },
+)
 
-COMMITS = Table[CommitStage]("draft state", {
-    "none": "specflow.stages.commit_none:NONE",
-    "insert": "specflow.stages.commit_insert:INSERT",
-    "catch_up": "specflow.stages.commit_catch_up:CATCH_UP",
-})
+COMMITS = Table[CommitStage](
+    "draft state",
+    {
+        "none": "specflow.stages.commit_none:NONE",
+        "insert": "specflow.stages.commit_insert:INSERT",
+        "catch_up": "specflow.stages.commit_catch_up:CATCH_UP",
+    },
+)

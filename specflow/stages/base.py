@@ -10,7 +10,17 @@ from specflow.graph import Buffer, Builder, PhaseBuilder, Value
 from specflow.recipe import Axes, Fields, ResolvedRecipe
 from specflow.rules import Rule
 
-__all__ = ["Axes", "CommitStage", "Derive", "DraftStage", "Gained", "Guess", "VerifyStage", "said", "state"]
+__all__ = [
+    "Axes",
+    "CommitStage",
+    "Derive",
+    "DraftStage",
+    "Gained",
+    "Guess",
+    "VerifyStage",
+    "said",
+    "state",
+]
 
 # A formula of a default: (the block's fields so far, facts of target and draft by dotted name) -> value.
 Derive = Callable[[Mapping[str, Any]], Any]

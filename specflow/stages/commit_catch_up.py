@@ -13,11 +13,20 @@ class CatchUpFields(Fields):
 
 def lower(gained: Gained, p: PhaseBuilder, b: Builder) -> None:
     """Remember the token before the bonus token; the bonus token is remembered by every step."""
-    previous = p.op("take_previous", state(b, "bonus_token"), gained.tokens, gained.accept_len,
-                    out="previous", shape=("B",))
+    previous = p.op(
+        "take_previous",
+        state(b, "bonus_token"),
+        gained.tokens,
+        gained.accept_len,
+        out="previous",
+        shape=("B",),
+    )
     p.store(state(b, "previous_token"), previous)
 
 
 CATCH_UP = CommitStage(
-    name="catch_up", doc="the next draft begins with the last two committed tokens", fields=CatchUpFields, lower=lower
+    name="catch_up",
+    doc="the next draft begins with the last two committed tokens",
+    fields=CatchUpFields,
+    lower=lower,
 )

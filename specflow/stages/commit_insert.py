@@ -24,5 +24,9 @@ def host(b: Builder) -> None:
 
 
 INSERT = CommitStage(
-    name="insert", doc="the tokens gained go into the trie", fields=InsertFields, lower=lower, host=host
+    name="insert",
+    doc="the tokens gained go into the trie",
+    fields=InsertFields,
+    lower=lower,
+    host=host,
 )

@@ -17,8 +17,12 @@ class NgramFields(Fields):
     max_trie_depth: int = field("Longest run of tokens kept and matched.", default=18, ge=2, le=256)
     breadth: Pair = field("Fewest and most branches a level of the tree.", default=(1, 10))
     order: Literal["recency", "frequency"] = field("Which branch comes first.", default="recency")
-    min_match: int = field("Tokens that must match before a step verifies guesses.", default=2, ge=1, le=256)
-    capacity: int = field("Nodes the trie may hold; the least recently used leave.", default=10_000_000, ge=1000)
+    min_match: int = field(
+        "Tokens that must match before a step verifies guesses.", default=2, ge=1, le=256
+    )
+    capacity: int = field(
+        "Nodes the trie may hold; the least recently used leave.", default=10_000_000, ge=1000
+    )
     insert_prompt: bool = field("Put whole prompts into the trie.", default=True)
 
 
@@ -105,8 +109,14 @@ def lower(_draft: NgramFields, recipe: ResolvedRecipe, b: Builder) -> Guess:
     doc = "On the host: look the last tokens of every request up in the trie; name the step to run."
     with b.phase("draft", "draft", doc, model="draft", place="host") as p:
         filled = (tokens, parents) if parents else (tokens,)
-        matched = p.op(f"propose_{recipe.axes.shape}", *filled, out="matched", shape=(),
-                       dtype="int", note="longest match in the batch, in tokens")
+        matched = p.op(
+            f"propose_{recipe.axes.shape}",
+            *filled,
+            out="matched",
+            shape=(),
+            dtype="int",
+            note="longest match in the batch, in tokens",
+        )
         p.choose(matched, least=least, then=recipe.axes.shape, otherwise="single")
     return Guess(tokens=tokens, parents=parents)
 

@@ -14,7 +14,9 @@ class StandaloneFields(Fields):
     """What a recipe may say about a draft model."""
 
     model: str = field("The draft: folder of a checkpoint, a GGUF file, or builtin:NAME.")
-    num_steps: int = field("Tokens guessed a round, one draft forward each.", table="CHAIN_SHAPES", ge=1, le=63)
+    num_steps: int = field(
+        "Tokens guessed a round, one draft forward each.", table="CHAIN_SHAPES", ge=1, le=63
+    )
 
 
 def guesses(fields: Mapping[str, Any]) -> int:
@@ -30,9 +32,15 @@ def lower(_draft: StandaloneFields, recipe: ResolvedRecipe, b: Builder) -> Guess
     """
     steps = b.constant("NUM_STEPS", recipe["draft.num_steps"], said(recipe, "draft.num_steps"))
     lens = state(b, "seq_lens")
-    with b.phase("draft", "draft", "Guess K tokens, one forward each; the first catches up with the last commit.",
-                 model="draft") as p:
-        pair = p.op("pair", state(b, "previous_token"), state(b, "bonus_token"), out="pair", shape=("B", 2))
+    with b.phase(
+        "draft",
+        "draft",
+        "Guess K tokens, one forward each; the first catches up with the last commit.",
+        model="draft",
+    ) as p:
+        pair = p.op(
+            "pair", state(b, "previous_token"), state(b, "bonus_token"), out="pair", shape=("B", 2)
+        )
         behind = p.op("before", lens, out="behind", shape=("B",))
         logits = p.op("decode", pair, behind, out="logits", shape=("B", "V"), dtype="float")
         guess = p.op("best_token", logits, out="guess", shape=("B",))

@@ -15,7 +15,9 @@ from specflow.resolve import resolve
 
 HERE = Path(__file__).parent
 PAGES = sorted(HERE.glob("*.md"))
-BLOCK = re.compile(r"```yaml(?: (?P<overrides>[^\n]*))?\n(?P<yaml>.*?)```\n+```text\n(?P<text>.*?)```", re.S)
+BLOCK = re.compile(
+    r"```yaml(?: (?P<overrides>[^\n]*))?\n(?P<yaml>.*?)```\n+```text\n(?P<text>.*?)```", re.S
+)
 
 
 def findings(text: str, overrides: str) -> str:
@@ -35,8 +37,10 @@ def test_page(page: Path, update_golden: bool) -> None:
     for block in blocks:
         said = findings(block["yaml"], block["overrides"] or "")
         if update_golden:
-            text = text.replace(block.group(), block.group().replace(f"```text\n{block['text']}```",
-                                                                     f"```text\n{said}\n```"))
+            text = text.replace(
+                block.group(),
+                block.group().replace(f"```text\n{block['text']}```", f"```text\n{said}\n```"),
+            )
         else:
             assert said == block["text"].rstrip("\n")
     if update_golden:
@@ -51,7 +55,9 @@ def test_every_rule_is_shown() -> None:
     assert {m.code for m in manuals()} - shown - elsewhere == set()
 
 
-@pytest.mark.parametrize("manual", [m for m in manuals() if "```yaml" in m.doc], ids=lambda m: m.code)
+@pytest.mark.parametrize(
+    "manual", [m for m in manuals() if "```yaml" in m.doc], ids=lambda m: m.code
+)
 def test_examples_of_manuals(manual) -> None:
     """The first example of a manual gives its finding, the second gives none of it."""
     examples = re.findall(r"```yaml\n(.*?)```", manual.doc, re.S)

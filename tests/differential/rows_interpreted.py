@@ -35,11 +35,15 @@ def fill(buffer: torch.Tensor, name: str, generator: torch.Generator) -> None:
         buffer.copy_(torch.randint(1, VOCABULARY, buffer.shape, generator=generator))
 
 
-def agreeing(step, state, width: int, generator: torch.Generator, share: float) -> dict[str, torch.Tensor]:
+def agreeing(
+    step, state, width: int, generator: torch.Generator, share: float
+) -> dict[str, torch.Tensor]:
     """Guesses and words that agree along first children with probability `share` a level, so that all lengths occur."""
     rows = state.bonus_token.shape[0]
     verified = torch.randint(0, VOCABULARY, (rows, width), generator=generator)
-    guesses = torch.randint(0, VOCABULARY, (rows, max(width - 1, 1)), generator=generator)[:, : width - 1]
+    guesses = torch.randint(0, VOCABULARY, (rows, max(width - 1, 1)), generator=generator)[
+        :, : width - 1
+    ]
     parents = getattr(state, "parents", None)
     for row in range(rows):
         for i in range(width - 1):
@@ -58,7 +62,9 @@ def check(recipe: Path, root: Path) -> dict[str, list[int]]:
     step = module.load(root)
     rows = importlib.import_module(f"{step.__name__}.rows")
     lengths: dict[str, set[int]] = {}
-    fused = [n for n in vars(rows) if n.endswith("_rows") or "_rows_" in n and not n.endswith("_kernel")]
+    fused = [
+        n for n in vars(rows) if n.endswith("_rows") or ("_rows_" in n and not n.endswith("_kernel"))
+    ]
     assert fused, f"{recipe} has no fused run"
     generator = torch.Generator().manual_seed(7)
     for name in fused:
@@ -71,7 +77,9 @@ def check(recipe: Path, root: Path) -> dict[str, list[int]]:
                 ours, theirs = step.State.new(count, "cpu"), step.State.new(count, "cpu")
                 for f in dataclasses.fields(ours):
                     fill(getattr(ours, f.name), f.name, generator)
-                if share == 1.0 and hasattr(ours, "parents"):  # a tree that is a chain: only so a path can be W long
+                if share == 1.0 and hasattr(
+                    ours, "parents"
+                ):  # a tree that is a chain: only so a path can be W long
                     ours.parents.copy_(torch.arange(ours.parents.shape[1]).expand_as(ours.parents))
                 values = agreeing(step, ours, width, generator, share)
                 for f in dataclasses.fields(ours):
@@ -79,7 +87,11 @@ def check(recipe: Path, root: Path) -> dict[str, list[int]]:
                 arguments = [values[p] for p in parameters if p != "state"]
                 a, b = reference(ours, *arguments), kernel(theirs, *arguments)
                 for f in dataclasses.fields(ours):
-                    assert torch.equal(getattr(ours, f.name), getattr(theirs, f.name)), (recipe, name, f.name)
+                    assert torch.equal(getattr(ours, f.name), getattr(theirs, f.name)), (
+                        recipe,
+                        name,
+                        f.name,
+                    )
                 for x, y in zip(a or (), b or (), strict=True):
                     assert torch.equal(x, y), (recipe, name)
                 lengths.setdefault(name, set()).update(ours.accept_len.tolist())

@@ -26,7 +26,11 @@ pytest.importorskip("triton")
 def test_kernels_equal_their_reference() -> None:
     script = Path(__file__).parent / "rows_interpreted.py"
     done = subprocess.run(
-        [sys.executable, str(script), *map(str, RECIPES)], cwd=ROOT, capture_output=True, text=True, check=False,
+        [sys.executable, str(script), *map(str, RECIPES)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
         env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -54,8 +58,11 @@ def test_kernels_compile_without_a_gpu(path: Path, arch: int, tmp_path: Path) ->
         numbers = {"W": width, "K": width - 1, "BLOCK": max(2, 1 << (width - 1).bit_length())}
         constants = {p: numbers[p] for p in kernel.arg_names if p in numbers}
         signature = {p: "constexpr" if p in constants else "*i64" for p in kernel.arg_names}
-        source = ASTSource(fn=kernel, signature=signature, constexprs={(kernel.arg_names.index(k),): v
-                                                                       for k, v in constants.items()})
+        source = ASTSource(
+            fn=kernel,
+            signature=signature,
+            constexprs={(kernel.arg_names.index(k),): v for k, v in constants.items()},
+        )
         compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32))
         assert f".target sm_{arch}" in compiled.asm["ptx"]
         assert ".local" not in compiled.asm["ptx"]  # registers only: nothing spills

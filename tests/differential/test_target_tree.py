@@ -101,7 +101,9 @@ def padded(paths: list[list[int]]) -> Tensor:
     return torch.tensor([path + [-1] * (NODES - len(path)) for path in paths])
 
 
-def one_round(rig: Rig, window: Window, trees: list[list[int]], leaves: list[int], draw: random.Random) -> None:
+def one_round(
+    rig: Rig, window: Window, trees: list[list[int]], leaves: list[int], draw: random.Random
+) -> None:
     """Verify a tree a row, compare every node, accept the path to a leaf."""
     tokens = torch.tensor([[draw.randrange(VOCABULARY) for _ in range(NODES)] for _ in trees])
     lens = rig.lens()
@@ -123,7 +125,9 @@ def assert_pool_holds(rig: Rig, pool: KVPool) -> None:
         rig.lm.window(plain, EXTENT, row=row).prefill(torch.tensor(text))
         for layer in pool.shapes:
             for kept, fresh in zip(
-                pool.read(layer, 1, len(text), row), plain.read(layer, 1, len(text), row), strict=True
+                pool.read(layer, 1, len(text), row),
+                plain.read(layer, 1, len(text), row),
+                strict=True,
             ):
                 torch.testing.assert_close(kept, fresh, atol=1e-4, rtol=1e-4)
 
@@ -151,10 +155,14 @@ def test_chains(rig: Rig, width: int) -> None:
     draw = random.Random(width)
     pool, window = rig.start()
     for _ in range(3):
-        tokens = torch.tensor([[draw.randrange(VOCABULARY) for _ in range(width)] for _ in rig.texts])
+        tokens = torch.tensor(
+            [[draw.randrange(VOCABULARY) for _ in range(width)] for _ in rig.texts]
+        )
         logits = window.verify(tokens, rig.lens())
         for row, text in enumerate(rig.texts):
-            accepted = draw.randint(1, width)  # the rest of the chain is forgotten by not counting it
+            accepted = draw.randint(
+                1, width
+            )  # the rest of the chain is forgotten by not counting it
             rig.texts[row] = text + tokens[row, :accepted].tolist()
             assert_close(logits[row], rig.expected(text + tokens[row].tolist())[len(text) :])
     assert_pool_holds(rig, pool)
@@ -165,7 +173,9 @@ def test_decode(rig: Rig, tokens_a_row: int) -> None:
     draw = random.Random(3)
     pool, window = rig.start()
     for _ in range(3):
-        tokens = torch.tensor([[draw.randrange(VOCABULARY) for _ in range(tokens_a_row)] for _ in rig.texts])
+        tokens = torch.tensor(
+            [[draw.randrange(VOCABULARY) for _ in range(tokens_a_row)] for _ in rig.texts]
+        )
         logits = window.decode(tokens, rig.lens())
         for row, text in enumerate(rig.texts):
             rig.texts[row] = text + tokens[row].tolist()
@@ -185,7 +195,9 @@ def test_nothing_in_a_step_waits_for_the_device(rig: Rig) -> None:
         window.verify_tree(tokens, lens, depths, ancestors)
         window.decode(tokens[:, :1], lens)
         window.move_accepted(path, lens)
-    assert addresses == [view.data_ptr() for layer in pool.shapes for view in pool.read(layer, 3, EXTENT)]
+    assert addresses == [
+        view.data_ptr() for layer in pool.shapes for view in pool.read(layer, 3, EXTENT)
+    ]
 
 
 def test_a_row_moves_to_another_slot(rig: Rig) -> None:
@@ -221,7 +233,13 @@ def test_the_clock_counts_forwards() -> None:
 
 
 @pytest.mark.parametrize(
-    "sync", [lambda x: x.sum().item(), lambda x: x[x > 0], lambda x: x.nonzero(), lambda x: x.masked_select(x > 0)]
+    "sync",
+    [
+        lambda x: x.sum().item(),
+        lambda x: x[x > 0],
+        lambda x: x.nonzero(),
+        lambda x: x.masked_select(x > 0),
+    ],
 )
 def test_the_guard_sees_a_sync(sync: object) -> None:
     x = torch.ones(3)

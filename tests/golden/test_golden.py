@@ -50,7 +50,9 @@ def test_recipe_is_golden(path: Path, update_golden: bool) -> None:
         for name, text in texts.items():
             (folder / name).write_text(text)
     for name, text in texts.items():
-        assert (folder / name).read_text() == text, f"{name} changed; look at the diff, then `make golden`"
+        assert (folder / name).read_text() == text, (
+            f"{name} changed; look at the diff, then `make golden`"
+        )
 
 
 def stable(source: str) -> str:

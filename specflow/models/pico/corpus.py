@@ -18,8 +18,27 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-PACKAGES = ("transformers", "torch", "pydantic", "omegaconf", "jinja2", "rich", "tokenizers", "safetensors")
-SKIPPED = ("test", "tests", "testing", "site-packages", "idlelib", "lib2to3", "pydoc_data", "encodings", "__pycache__")
+PACKAGES = (
+    "transformers",
+    "torch",
+    "pydantic",
+    "omegaconf",
+    "jinja2",
+    "rich",
+    "tokenizers",
+    "safetensors",
+)
+SKIPPED = (
+    "test",
+    "tests",
+    "testing",
+    "site-packages",
+    "idlelib",
+    "lib2to3",
+    "pydoc_data",
+    "encodings",
+    "__pycache__",
+)
 HELD_OUT_SHARE = 24  # one file in so many is never trained on
 LARGEST_FILE = 200_000  # bytes; larger ones are tables
 VOCABULARY = 2048
@@ -66,10 +85,12 @@ def read(path: Path) -> str:
 def train_tokenizer(seed: int, sample_bytes: int = 14_000_000) -> Tokenizer:
     """A byte-level BPE of VOCABULARY tokens, trained on the head of the training files."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([  # type: ignore[assignment]
-        pre_tokenizers.Split(Regex(SPLIT), behavior="isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-    ])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [  # type: ignore[assignment]
+            pre_tokenizers.Split(Regex(SPLIT), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY,

@@ -44,14 +44,30 @@ class Plan:
 
 PLANS = {
     "llama": Plan(
-        tokens=16_000_000, batch=16, peak=0.02, teacher=None,
-        shape={"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4,
-               "num_attention_heads": 4, "num_key_value_heads": 2},
+        tokens=16_000_000,
+        batch=16,
+        peak=0.02,
+        teacher=None,
+        shape={
+            "hidden_size": 256,
+            "intermediate_size": 704,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+        },
     ),
     "llama-s": Plan(
-        tokens=10_000_000, batch=16, peak=0.02, teacher="llama",
-        shape={"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 2,
-               "num_attention_heads": 2, "num_key_value_heads": 1},
+        tokens=10_000_000,
+        batch=16,
+        peak=0.02,
+        teacher="llama",
+        shape={
+            "hidden_size": 128,
+            "intermediate_size": 384,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+        },
     ),
 }
 CORPUS_TOKENS = 14_000_000
@@ -62,8 +78,14 @@ def build(plan: Plan) -> LlamaForCausalLM:
     """A fresh Llama of the plan's shape."""
     torch.manual_seed(SEED)
     config = LlamaConfig(
-        vocab_size=VOCABULARY, max_position_embeddings=1024, tie_word_embeddings=True, rms_norm_eps=1e-5,
-        bos_token_id=0, eos_token_id=0, pad_token_id=1, **plan.shape,
+        vocab_size=VOCABULARY,
+        max_position_embeddings=1024,
+        tie_word_embeddings=True,
+        rms_norm_eps=1e-5,
+        bos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=1,
+        **plan.shape,
     )
     return LlamaForCausalLM(config)
 
@@ -73,7 +95,9 @@ def optimisers(model: torch.nn.Module, peak: float) -> list[torch.optim.Optimize
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
     others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
     return [
-        torch.optim.Muon(matrices, lr=peak, weight_decay=0.01, momentum=0.95, adjust_lr_fn="original"),
+        torch.optim.Muon(
+            matrices, lr=peak, weight_decay=0.01, momentum=0.95, adjust_lr_fn="original"
+        ),
         torch.optim.AdamW(others, lr=peak * 0.15, betas=(0.9, 0.95), weight_decay=0.0),
     ]
 
@@ -110,7 +134,9 @@ def held_out_loss(model: torch.nn.Module, test: np.ndarray, rows: int = 64) -> f
     """Nats a token on `rows` spread windows of 512 held-out tokens."""
     starts = np.linspace(0, test.size - 514, rows).astype(int)
     batch = torch.from_numpy(np.stack([test[s : s + 513] for s in starts]).astype(np.int64))
-    losses = [F.cross_entropy(logits_of(model, b[:, :-1]), b[:, 1:].flatten()) for b in batch.split(8)]
+    losses = [
+        F.cross_entropy(logits_of(model, b[:, :-1]), b[:, 1:].flatten()) for b in batch.split(8)
+    ]
     return float(torch.stack(losses).mean())
 
 
@@ -149,11 +175,19 @@ def run(
         step, seen = step + 1, seen + rows * length
         if time.monotonic() - at > 60 or seen >= plan.tokens:
             at = time.monotonic()
-            state = {"model": model.state_dict(), "opts": [o.state_dict() for o in opts],
-                     "step": step, "seen": seen, "spent": spent + at - began}
+            state = {
+                "model": model.state_dict(),
+                "opts": [o.state_dict() for o in opts],
+                "step": step,
+                "seen": seen,
+                "spent": spent + at - began,
+            }
             torch.save(state, saved.with_suffix(".new"))
             saved.with_suffix(".new").replace(saved)
-            print(f"{seen / 1e6:.2f}M tokens, loss {float(value):.3f}, {spent + at - began:.0f} s", flush=True)
+            print(
+                f"{seen / 1e6:.2f}M tokens, loss {float(value):.3f}, {spent + at - began:.0f} s",
+                flush=True,
+            )
     return spent + time.monotonic() - began
 
 
@@ -162,9 +196,16 @@ def export(model: LlamaForCausalLM, work: Path, folder: Path, figures: dict[str,
     folder.mkdir(parents=True, exist_ok=True)
     model.to(torch.bfloat16).save_pretrained(folder)
     shutil.copy(work / "tokenizer.json", folder / "tokenizer.json")
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": BOS, "eos_token": BOS,
-                "pad_token": SPECIALS[1], "mask_token": SPECIALS[2], "model_max_length": 1024,
-                "clean_up_tokenization_spaces": False, "chat_template": CHAT_TEMPLATE}
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": BOS,
+        "eos_token": BOS,
+        "pad_token": SPECIALS[1],
+        "mask_token": SPECIALS[2],
+        "model_max_length": 1024,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": CHAT_TEMPLATE,
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1) + "\n")
     (folder / "training.json").write_text(json.dumps(figures, indent=1) + "\n")
 
@@ -184,12 +225,18 @@ def main() -> None:
     if plan.teacher is not None:
         teacher = LlamaForCausalLM.from_pretrained(HERE / plan.teacher, dtype=torch.float32).eval()
     model = build(plan)
-    spent = run(model, lambda batch: loss_of(model, teacher, batch), plan, tokens, args.work / args.name)
+    spent = run(
+        model, lambda batch: loss_of(model, teacher, batch), plan, tokens, args.work / args.name
+    )
     nats = held_out_loss(model.eval(), test)
     figures: dict[str, object] = {
-        "held_out_nats_per_token": round(nats, 4), "held_out_perplexity": round(math.exp(nats), 2),
-        "parameters": sum(p.numel() for p in model.parameters()), "seconds": round(spent), "seed": SEED,
-        "corpus": json.loads((args.work / "corpus.json").read_text()), "plan": asdict(plan),
+        "held_out_nats_per_token": round(nats, 4),
+        "held_out_perplexity": round(math.exp(nats), 2),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "seconds": round(spent),
+        "seed": SEED,
+        "corpus": json.loads((args.work / "corpus.json").read_text()),
+        "plan": asdict(plan),
     }
     print(json.dumps(figures), flush=True)
     export(model, args.work, HERE / args.name, figures)
