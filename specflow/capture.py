@@ -1,7 +1,7 @@
-"""A step module as something to launch: one callable on fixed buffers, keyed by batch, variant and extent.
+"""A step module as something to launch: fixed buffers, keyed by batch, variant and extent.
 
-On CPU the step stays eager. It is written as if it were captured: no host sync, no data-dependent shape, state at
-fixed addresses; what changes from step to step by the host's decision is the key.
+On CPU the step stays eager. It is written as if it were captured: no host sync, no data-dependent
+shape, state at fixed addresses; what changes from step to step by the host's decision is the key.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class CapturedStep(Protocol):
         """Run the host draft, if there is one; the variant to launch."""
 
     def launch(self, rows: int, variant: str, needed: int) -> None:
-        """Run one step for the first `rows` rows, of which none reaches beyond `needed` positions."""
+        """Run one step for the first `rows` rows; none reaches beyond `needed` positions."""
 
     def commit(self, gained: list[list[int]]) -> None:
         """Run the host commit, if there is one."""

@@ -11,24 +11,16 @@ COLUMNS = ("field", "value", "origin", "because")
 
 
 def explain(recipe: ResolvedRecipe) -> str:
-    """The whole recipe as text: axes, fields with what they replaced, how many each origin decided."""
+    """The recipe as text: axes, fields with what they replaced, how many each origin decided."""
     axes = recipe.axes
     rows = [row for path in recipe.ledger for row in history(recipe.ledger, path)]
     counts = ", ".join(f"{n} {origin}" for origin, n in recipe.ledger.counts().items())
-    return (
-        "\n".join(
-            [
-                recipe.name,
-                "",
-                f"signal {axes.signal} · guess {axes.guess} · shape {axes.shape} · draft_state {axes.draft_state}",
-                "",
-                *columns([COLUMNS, *rows]),
-                "",
-                f"{counts}. `--format json` for machines, `explain … draft.algorithm` for one field's history.",
-            ]
-        )
-        + "\n"
+    point = " · ".join(
+        f"{axis} {getattr(axes, axis)}" for axis in ("signal", "guess", "shape", "draft_state")
     )
+    more = "`--format json` for machines, `explain … draft.algorithm` for one field's history."
+    lines = [recipe.name, "", point, "", *columns([COLUMNS, *rows]), "", f"{counts}. {more}"]
+    return "\n".join(lines) + "\n"
 
 
 def explain_field(recipe: ResolvedRecipe, path: str) -> str:

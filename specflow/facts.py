@@ -28,7 +28,7 @@ class Problem:
 class ModelFacts:
     """What is known of a model before its weights load; zero or empty is not known.
 
-    tokens  sha256 of the tokenizer's map of tokens to ids: two models with the same one speak the same language
+    tokens  sha256 of the tokenizer's map of tokens to ids: where equal, two models speak alike
     """
 
     model: str
@@ -57,7 +57,7 @@ def builtins() -> dict[str, Path]:
 
 
 def read(model: str) -> ModelFacts:
-    """The facts of a model as a recipe names it; never an exception, a problem is one of the facts."""
+    """The facts of a model as a recipe names it; never an exception: a problem is a fact too."""
     if model.startswith(BUILTIN):
         name = model.removeprefix(BUILTIN)
         folder = builtins().get(name)

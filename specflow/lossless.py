@@ -1,8 +1,9 @@
 """Whether speculative output is the target's: token by token, and where it is not, why.
 
-A difference has one of three classes. `near-tie`: the two best logits are closer than the dtype's noise.
-`width-dependent`: scoring the same prefix in one forward, with no draft involved, prefers another token than scoring
-it token by token. `algorithm`: neither explains it, so the step is wrong.
+A difference has one of three classes. `near-tie`: the two best logits are closer than the dtype's
+noise. `width-dependent`: scoring the same prefix in one forward, with no draft involved, prefers
+another token than scoring it token by token. `algorithm`: neither explains it, so the step is
+wrong.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from torch import Tensor
 from specflow.models.drafters import prefill
 from specflow.models.lm import LanguageModel
 
-# Logits of one prefix scored at two widths differ by rounding alone: about 5e-5 in float32 and 0.5 in bfloat16 on a
-# 135M Llama (measured against float64). A gap below a few times that may fall either way.
+# Logits of one prefix scored at two widths differ by rounding alone: about 5e-5 in float32 and 0.5
+# in bfloat16 on a 135M Llama (measured against float64). A gap below a few times that may fall
+# either way.
 NOISE = {"float64": 1e-9, "float32": 2e-4, "float16": 0.06, "bfloat16": 0.75}
 WIDTH = 8  # positions of the window that rescores the end of a prefix
 
@@ -73,7 +75,7 @@ def explain(
 def _rescore(
     prompt: list[int], generated: list[int], target: LanguageModel
 ) -> tuple[Tensor, list[Tensor]]:
-    """Logits [V] after prompt and generated: token by token, then in one forward and in a window at its end."""
+    """Logits [V] after prompt and generated: token by token, in one forward, in a last window."""
     tokens = prompt + generated
     pool = target.pool(1, len(tokens) + WIDTH)
     logits = prefill(target, pool, 0, prompt, len(prompt))

@@ -1,4 +1,4 @@
-"""Every rule's manual in one list, wherever the rule is applied: load, resolve, constraints, prompts."""
+"""Every rule's manual in one list, wherever it is applied: load, resolve, constraints, prompts."""
 
 from __future__ import annotations
 

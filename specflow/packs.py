@@ -21,7 +21,7 @@ def names() -> tuple[str, ...]:
 
 
 def find(name: str) -> Path:
-    """A path as it is, where it exists; else the pack recipe of that name; else the path, for `load` to report."""
+    """The path where it exists; else the pack recipe of that name; else the path, for `load`."""
     path = Path(name)
     if path.exists() or path.suffix in (".yaml", ".yml"):
         return path

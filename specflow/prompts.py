@@ -106,7 +106,7 @@ class Prompts:
 
 
 def read(file: Path, limit: int | None = None) -> Prompts:
-    """The prompts of a JSONL file; a line at fault is a finding, and the other lines still count."""
+    """The prompts of a JSONL file; a line at fault is a finding, and the others still count."""
     try:
         if file.is_file() and file.stat().st_size > LARGEST_FILE:
             return Prompts((), (_finding("SF100", f"`{file}` is larger than 256 MB"),), "")
@@ -239,7 +239,7 @@ def unusable(prompt: Prompt, message: str, help_: str) -> Diagnostic:
 
 
 def _finding(
-    code: str, message: str, where: Span | None = None, help: str | None = None
+    code: str, message: str, where: Span | None = None, help_: str | None = None
 ) -> Diagnostic:
     labels: Sequence[Label] = (Label(where, "", primary=True),) if where else ()
-    return Diagnostic(code, RULES[code][0], Severity.ERROR, message, tuple(labels), (), help)
+    return Diagnostic(code, RULES[code][0], Severity.ERROR, message, tuple(labels), (), help_)

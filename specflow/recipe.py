@@ -18,7 +18,8 @@ from specflow.spans import Place, Source
 
 BLOCKS = ("target", "draft", "verify", "commit", "sampling", "run")
 
-# A YAML list becomes a tuple, so that a resolved recipe is frozen to the bottom; its items stay strict.
+# A YAML list becomes a tuple, so that a resolved recipe is frozen to the bottom; its items stay
+# strict.
 Pair = Annotated[tuple[int, int], Strict(strict=False)]
 Words = Annotated[tuple[str, ...], Strict(strict=False)]
 
@@ -108,7 +109,7 @@ class RunFields(Fields):
 
 @dataclass(frozen=True)
 class Axes:
-    """A point of the four axes: what the guess is based on, how, what is verified, how the draft goes on."""
+    """A point of the four axes: what a guess rests on, how, what is verified, how drafts go on."""
 
     signal: str
     guess: str

@@ -1,4 +1,4 @@
-"""The run report, schema version 1: what is counted, the formula of every number, and the table a person reads."""
+"""The run report, schema version 1: what is counted, every formula, the table a person reads."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _ratio(numerator: float, denominator: float) -> float:
 
 
 def _by_position(counted: Sequence[Counted], guesses: int) -> dict[str, list[float]]:
-    """For chains: how often the guess at each position held, of all that were made, and given that the last held."""
+    """For chains: how often each position's guess held, of all made, and given the last held."""
     made, held, reached = [0] * guesses, [0] * guesses, [0] * guesses
     for completion in counted:
         for length, drafted in zip(completion.accept_lens, completion.drafted, strict=True):
@@ -127,24 +127,28 @@ def warnings(report: Mapping[str, Any]) -> list[str]:
     ):
         return []
     if not drafted:
-        return [
-            f"nothing was drafted in {verifies} verifies: the text never repeats what the draft looks up; "
-            "lower `draft.min_match`, or draft with a model"
-        ]
-    return [
-        f"the accept length is {report['accept_length']:.2f} over {verifies} verifies: the draft may belong to "
-        "another target, the prompts may lack the chat template, or the text is new to the draft"
-    ]
+        nothing = (
+            f"nothing was drafted in {verifies} verifies: the text never repeats what the draft "
+            "looks up; lower `draft.min_match`, or draft with a model"
+        )
+        return [nothing]
+    low = (
+        f"the accept length is {report['accept_length']:.2f} over {verifies} verifies: the draft "
+        "may belong to another target, the prompts may lack the chat template, or the text is new "
+        "to the draft"
+    )
+    return [low]
 
 
 def table(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """The report as rows of (what, figure, how it is made)."""
     totals, seconds = report["totals"], report["seconds"]
+    gained = f"({totals['accepted']} accepted + {totals['verifies']} verifies)"
     rows = [
         (
             "accept length",
             f"{report['accept_length']:.3f}",
-            f"({totals['accepted']} accepted + {totals['verifies']} verifies) / {totals['verifies']}",
+            f"{gained} / {totals['verifies']}",
         ),
         (
             "draft accept rate",

@@ -44,6 +44,7 @@ class Rule:
     where: str
 
     def __call__(self, recipe: ResolvedRecipe) -> Iterator[Finding]:
+        """What breaks the rule."""
         return self.check(recipe)
 
 
@@ -60,7 +61,7 @@ def rule(code: str, name: str, *, warning: bool = False) -> Callable[[Check], Ru
 
 
 def diagnose(rule: Rule, finding: Finding, recipe: ResolvedRecipe, written: Recipe) -> Diagnostic:
-    """A finding with its fields turned into spans; a field nobody wrote becomes a note with its origin."""
+    """A finding with its fields as spans; a field nobody wrote becomes a note with its origin."""
     labels: list[Label] = []
     notes = list(finding.notes)
     for path, text in ({finding.at: finding.label} | dict(finding.because)).items():

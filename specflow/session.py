@@ -42,7 +42,7 @@ class Completion:
 
 @dataclass
 class Clock:
-    """Seconds by phase. The draft ends where the target's forward begins, and the commit begins where it ends."""
+    """Seconds by phase: draft up to the target's forward, verify during it, commit after it."""
 
     draft: float = 0.0
     verify: float = 0.0
@@ -101,7 +101,7 @@ class Session:
     # -- admission ---------------------------------------------------------------------------------
 
     def _admit(self) -> list[Completion]:
-        """Prefill waiting requests into free rows; one whose first token ends it never takes a row."""
+        """Prefill waiting requests into free rows; one that its first token ends takes none."""
         ended: list[Completion] = []
         while self.waiting and len(self.rows) < self.recipe.run.batch_size:
             began = perf_counter()
@@ -157,7 +157,7 @@ class Session:
         ]
 
     def _gain(self, completion: Completion, tokens: list[int]) -> list[int]:
-        """Add tokens up to the first event that ends the completion; what was added (serial.md §5)."""
+        """Add tokens up to the first event that ends the completion; what was added (§5)."""
         request = completion.request
         room = min(request.max_new_tokens, self.recipe.run.max_length - len(request.tokens)) - len(
             completion.tokens

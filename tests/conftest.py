@@ -1,4 +1,4 @@
-"""Shared by all tests: `--update-golden`, the recipes that ship, and how many tests a device kept out."""
+"""Shared by all tests: `--update-golden`, the recipes that ship, how many tests were kept out."""
 
 from __future__ import annotations
 

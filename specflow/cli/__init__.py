@@ -65,7 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CompileError as error:
         print(f"error[SF090]: broken-invariant: {error}", file=sys.stderr)
         print(
-            "  = help: this is a bug of specflow; report it with `specflow explain RECIPE --format json`",
+            "  = help: this is a bug of specflow; report it with "
+            "`specflow explain RECIPE --format json`",
             file=sys.stderr,
         )
         return FINDINGS

@@ -57,7 +57,8 @@ def run(args: argparse.Namespace) -> int:
         return CLEAN
     fields = sum(1 for _ in resolved.ledger)
     print(
-        f"resolve   {fields} fields, {len(rules())} rules, {len(resolved.findings) or 'no'} findings   {took:.0f} ms"
+        f"resolve   {fields} fields, {len(rules())} rules, "
+        f"{len(resolved.findings) or 'no'} findings   {took:.0f} ms"
     )
     _tell_graph(build(resolved), graph)
     return _write(module, args.out, force=args.force)
@@ -68,13 +69,14 @@ def _tell_graph(built: StepGraph, graph: StepGraph) -> None:
     loops = sum(isinstance(n, Repeat) for p in graph.phases for n in p.nodes)
     fused = [n.name for p in graph.phases for n in p.nodes if isinstance(n, Fused)]
     print(
-        f"lower     {ops[0]} ops in {len(graph.phases)} phases, {loops} loops, {len(graph.buffers)} state buffers, "
-        f"{len(PASSES)} passes"
+        f"lower     {ops[0]} ops in {len(graph.phases)} phases, {loops} loops, "
+        f"{len(graph.buffers)} state buffers, {len(PASSES)} passes"
     )
     for v in graph.variants:
         before, after = launches(built, v.phases), launches(graph, v.phases)
         print(
-            f"fuse      {v.name}: {before} → {after} launches outside the forwards ({', '.join(fused)})"
+            f"fuse      {v.name}: {before} → {after} launches outside the forwards "
+            f"({', '.join(fused)})"
         )
 
 
@@ -84,7 +86,8 @@ def _write(module: StepModule, out: Path, *, force: bool) -> int:
     file = module.folder(out) / "step.py"
     if reason is StaleReason.EDITED_BY_HAND and not force:
         print(
-            f"error: {file} was edited by hand; edit the recipe instead, or write over it with --force",
+            f"error: {file} was edited by hand; edit the recipe instead, "
+            "or write over it with --force",
             file=sys.stderr,
         )
         return FINDINGS

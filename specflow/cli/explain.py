@@ -29,7 +29,8 @@ def run(args: argparse.Namespace) -> int:
         if path not in resolved:
             near = closest(path, resolved.ledger) or list(resolved.ledger)
             print(
-                f"error: `{path}` is not a field of {resolved.name}; did you mean {', '.join(near[:3])}?"
+                f"error: `{path}` is not a field of {resolved.name}; "
+                f"did you mean {', '.join(near[:3])}?"
             )
             return USAGE
     if args.format == "json":

@@ -89,13 +89,16 @@ class Progress:
         for difference in report.get("lossless", {}).get("differences", ()):
             out.print(
                 escape(
-                    f"  {difference['id']}: token {difference['index']} is {difference['token']}, plainly "
-                    f"{difference['plain']}; gap {difference['gap']:.2g}: {difference['kind']}"
+                    f"  {difference['id']}: "
+                    f"token {difference['index']} is {difference['token']}, "
+                    f"plainly {difference['plain']}; "
+                    f"gap {difference['gap']:.2g}: {difference['kind']}"
                 )
             )
         if report["cut_short"]:
             out.print(
-                "cut short: Ctrl-C ended the run; what is above is about the completions that had ended"
+                "cut short: Ctrl-C ended the run; "
+                "what is above is about the completions that had ended"
             )
         for warning in report["warnings"]:
             out.print(escape(f"warning: {warning}"))

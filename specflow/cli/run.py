@@ -91,7 +91,8 @@ def _prompts(
         )
         return prompt_files.read(beside / resolved.run.prompts, args.limit)
     print(
-        "error: no prompts; give --prompts FILE or --prompt TEXT, or write `run.prompts` in the recipe",
+        "error: no prompts; give --prompts FILE or --prompt TEXT, "
+        "or write `run.prompts` in the recipe",
         file=sys.stderr,
     )
     return None

@@ -1,4 +1,4 @@
-"""Where step modules live, when one is stale, and how it is imported so that tracebacks show real lines."""
+"""Where step modules live, when one is stale, and how it is imported with lines to trace."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class StepModule:
 
 
 def _replace(file: Path, text: str) -> None:
-    """Write a file beside its place, then move it there: a killed run leaves the old one or the new one."""
+    """Write a file beside its place, then move it: a killed run leaves the old one or the new."""
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as opened:

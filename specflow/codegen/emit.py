@@ -1,4 +1,4 @@
-"""Emission: the step graph becomes a Python module, and each fused run a Triton kernel beside it."""
+"""Emission: the step graph becomes a Python module, each fused run a Triton kernel beside it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 import specflow
 from specflow.codegen.cache import StepModule
+from specflow.codegen.layout import INDENT, page, prose
 from specflow.codegen.rows import kernels
-from specflow.codegen.spell import INDENT, MODELS, operand, shape_of, spell
+from specflow.codegen.spell import MODELS, operand, shape_of, spell
 from specflow.graph import Buffer, Constant, Fused, Op, Phase, StepGraph, Value, Variant
 from specflow.graph.ir import leaves, reads
 from specflow.graph.ops import OPS
@@ -37,7 +38,7 @@ class _Function:
 
 
 def emit(graph: StepGraph, recipe: ResolvedRecipe) -> StepModule:
-    """The step module of a graph: source text, the kernels' source, and what both were made from."""
+    """The step module of a graph: its source, its kernels' source, and what both were made from."""
     made = {
         "recipe": recipe.fingerprint,
         "stages": stages_digest(recipe),
@@ -50,9 +51,7 @@ def emit(graph: StepGraph, recipe: ResolvedRecipe) -> StepModule:
         "step.py.j2",
         name=recipe.name,
         made=made,
-        axes=_axes(graph, recipe),
-        cost=_cost(graph, recipe),
-        legend=_legend(recipe),
+        head=_head(graph, recipe),
         constants=graph.constants,
         buffers=graph.buffers,
         functions=_functions(graph, spelled=not on_device),
@@ -71,22 +70,16 @@ def emit(graph: StepGraph, recipe: ResolvedRecipe) -> StepModule:
 
 
 def _called(graph: StepGraph, *, rows: bool) -> list[Op]:
-    """Ops that the step module itself calls: with a kernel for the fused runs, not the ones inside."""
-    out: list[Op] = []
-    for phase in graph.phases:
-        for node in phase.nodes:
-            if rows or not isinstance(node, Fused):
-                out += [n for n in leaves((node,)) if isinstance(n, Op)]
-    return out
+    """Ops that the step module itself calls: those inside a fused run only with `rows`."""
+    nodes = [n for p in graph.phases for n in p.nodes if rows or not isinstance(n, Fused)]
+    return [n for n in leaves(tuple(nodes)) if isinstance(n, Op)]
 
 
 def _functions(graph: StepGraph, *, spelled: bool) -> list[_Function]:
     """Each phase as a function; each fused run spelled out before the phase that calls it."""
     out: list[_Function] = []
     for phase in graph.phases:
-        for node in phase.nodes:
-            if isinstance(node, Fused) and spelled:
-                out.append(_rows_function(node))
+        out += [_rows_function(n) for n in phase.nodes if isinstance(n, Fused) and spelled]
         out.append(_phase_function(phase))
     return out
 
@@ -198,6 +191,16 @@ def _dims(buffer: Buffer, recipe_width: str = "NUM_DRAFT_TOKENS") -> str:
     return ", ".join(spelled.get(str(d), str(d)) for d in buffer.shape)
 
 
+def _head(graph: StepGraph, recipe: ResolvedRecipe) -> list[str]:
+    """What the module says of itself: the axes as a table, the cost, the letters of its shapes."""
+    lines: list[str] = []
+    for axis, value, text in _axes(graph, recipe):
+        lines += prose(text, f"{INDENT}{axis:12} {value:15} ", " " * 33)
+    lines.append("")
+    lines += prose(f"Cost of a step: {_cost(graph, recipe)}.")
+    return lines + prose(f"Shapes: {_legend(recipe)}.")
+
+
 def _axes(graph: StepGraph, recipe: ResolvedRecipe) -> list[tuple[str, str, str]]:
     """The four axes with a word on each, for the head of the module."""
     draft, verify, commit = (
@@ -243,7 +246,8 @@ def _environment() -> Environment:
 
 
 def _render(template: str, **values: Any) -> str:
-    return _environment().get_template(template).render(indent=INDENT, operand=operand, **values)
+    text = _environment().get_template(template).render(indent=INDENT, operand=operand, **values)
+    return page(text)
 
 
 @cache
@@ -258,10 +262,8 @@ def stages_digest(recipe: ResolvedRecipe) -> str:
     package = Path(specflow.__file__).parent
     kinds = zip(("draft", "verify", "commit"), recipe.stages, strict=True)
     files = [package / "stages" / f"{kind}_{name.lower()}.py" for kind, name in kinds]
-    files += sorted((package / "graph").glob("*.py")) + [
-        package / "lower.py",
-        package / "stages" / "base.py",
-    ]
+    files += sorted((package / "graph").glob("*.py"))
+    files += [package / "lower.py", package / "stages" / "base.py"]
     return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()[:8]
 
 

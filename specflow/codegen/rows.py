@@ -107,9 +107,7 @@ def _needs_k(node: Fused) -> bool:
 def _call(node: Op) -> str:
     outs = ", ".join(v.name for v in node.outputs)
     operands = [_name(o) for o in node.inputs]
-    if (
-        node.kind == "widen"
-    ):  # the constant is the row's extent, which the kernel knows; it needs the tokens' own
+    if node.kind == "widen":  # its constant is the row's extent; a kernel needs the tokens' own
         source = node.inputs[0]
         assert isinstance(source, Value)
         return f"{outs} = widen({operands[0]}, lane, {source.shape[1]})"

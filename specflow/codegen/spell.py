@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from specflow.codegen.layout import INDENT
 from specflow.graph import Buffer, Constant, Fused, Node, Op, Operand, Repeat, Store, Value
 from specflow.graph.ir import reads
 from specflow.graph.ops import OPS
 
-INDENT = "    "
-WIDTH = 100
 MODELS = {"target": "target", "draft": "drafter"}
 
 
 def spell(
     nodes: Sequence[Node], model: str, outputs: Sequence[Value], *, fused: bool = False
 ) -> list[str]:
-    """The lines of a body, without indentation; a value used once, by the store after it, is written inside it.
+    """The lines of a body, unindented; a value read once, by the store after it, is written inside.
 
     model    the name in the module of the model that the phase runs
     outputs  values the phase gives: these keep their names
@@ -88,7 +87,7 @@ def _store(node: Store, model: str, inner: Op | None) -> list[str]:
 
 
 def _repeat(node: Repeat, model: str) -> Iterator[str]:
-    """A loop: carried values keep one name, and a list gathers each turn's where it is asked for."""
+    """A loop: carried values keep one name, and a list gathers them where it is asked for."""
     for carry in node.carries:
         if carry.collected:
             yield f"{carry.collected} = [{carry.start.name}]"
@@ -123,6 +122,5 @@ def shape_of(value: Value | Buffer) -> str:
 
 
 def comment(code: str, text: str) -> str:
-    """A line with its comment, where both fit into the width less two indents."""
-    line = f"{code}  # {text}" if text else code
-    return line if len(line) <= WIDTH - 2 * len(INDENT) else code
+    """A line with its comment."""
+    return f"{code}  # {text}" if text else code

@@ -14,8 +14,8 @@ def axis_mismatch(r: ResolvedRecipe) -> Iterator[Finding]:
     """The axes that are written are ones the draft can feed.
 
     ## Why
-    A draft stage is a point on the axes signal and guess; it can feed some verify shapes and go on in
-    some ways. A trie has no KV to catch up, and a chain drafter has no tree to verify.
+    A draft stage is a point on the axes signal and guess; it can feed some verify shapes and go on
+    in some ways. A trie has no KV to catch up, and a chain drafter has no tree to verify.
 
     ## Example
     ```yaml

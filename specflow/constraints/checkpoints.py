@@ -15,8 +15,8 @@ def vocabulary_mismatch(r: ResolvedRecipe) -> Iterator[Finding]:
     """A tokenizer has no token that its model lacks.
 
     ## Why
-    A token id beyond the embedding has no row. A vocabulary padded beyond the tokenizer is common and
-    harmless; the other way round the first such token ends the run.
+    A token id beyond the embedding has no row. A vocabulary padded beyond the tokenizer is common
+    and harmless; the other way round the first such token ends the run.
 
     ## Example
     A folder whose tokenizer.json has 2,053 tokens beside a config.json with `vocab_size: 2048`.
@@ -41,8 +41,8 @@ def tokenizer_mismatch(r: ResolvedRecipe) -> Iterator[Finding]:
     """A draft model speaks the target's tokens.
 
     ## Why
-    A guess is a token id. Where the same id means another token to the draft, guesses are accepted by
-    chance only: the run is correct and slower than plain decoding, and nothing says why.
+    A guess is a token id. Where the same id means another token to the draft, guesses are accepted
+    by chance only: the run is correct and slower than plain decoding, and nothing says why.
 
     ## Example
     A draft of another model family beside the target.

@@ -1,6 +1,7 @@
 """What is held of every field before a recipe is whole: the manuals of SF001 to SF010.
 
-These findings come from pydantic and from the tables; `resolve` makes them, this page documents them.
+These findings come from pydantic and from the tables; `resolve` makes them, this page documents
+them.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ class FieldRule:
 _UNKNOWN = """A recipe says nothing that specflow does not know.
 
 ## Why
-A misspelt field that is ignored looks like a setting that has no effect. So every unknown field is an
-error, and the nearest known names are offered.
+A misspelt field that is ignored looks like a setting that has no effect. So every unknown field is
+an error, and the nearest known names are offered.
 
 ## Example
 ```yaml

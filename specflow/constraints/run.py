@@ -36,7 +36,8 @@ def longer_than_context(r: ResolvedRecipe) -> Iterator[Finding]:
     if context and r.run.max_length > context:
         yield Finding(
             at="run.max_length",
-            message=f"a request of {r.run.max_length} positions leaves the target's context of {context}",
+            message=f"a request of {r.run.max_length} positions leaves "
+            f"the target's context of {context}",
             label=f"at most {context}",
             because={"target.model": f"max_position_embeddings is {context}"},
             help=f"lower `run.max_length` to {context} or less",

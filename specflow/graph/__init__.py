@@ -1,6 +1,5 @@
 """The step graph: what one step computes, as a value."""
 
-from specflow.graph import buffers, check, fuse, passes, show
 from specflow.graph.builder import Builder, PhaseBuilder
 from specflow.graph.ir import (
     Buffer,

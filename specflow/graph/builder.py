@@ -49,7 +49,7 @@ class Loop:
     carried: list[_Carried] = field(default_factory=list)
 
     def carry(self, start: Value, collected: str = "") -> _Carried:
-        """Hand a value from turn to turn, beginning with `start`; keep all of them in a list if named."""
+        """Hand a value from turn to turn, beginning with `start`; keep all in a list if named."""
         kept = _Carried(start.name, start, Value(start.name, start.shape, start.dtype), collected)
         self.carried.append(kept)
         return kept

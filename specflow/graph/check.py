@@ -25,7 +25,7 @@ LOWERED = "lowered"
 
 def check(graph: StepGraph, level: str) -> None:
     """Raise CompileError where the graph breaks a law; `level` is BUILT or LOWERED."""
-    declared = {*graph.buffers, *graph.constants}
+    declared: set[Buffer | Constant] = {*graph.buffers, *graph.constants}
     for phase in graph.phases:
         _phase(phase, declared)
         if level == LOWERED:
@@ -82,16 +82,23 @@ def _node(node: Node, known: set[str], declared: set[Buffer | Constant], phase: 
         for inner in node.body:
             inside |= _node(inner, inside, declared, phase)
         return {v.name for v in node.outputs}
-    for operand in reads(node):
-        if isinstance(operand, Value) and operand.name not in known:
-            raise CompileError(f"`{operand.name}` is read in `{phase.name}` before it is assigned")
-        if isinstance(operand, Buffer | Constant) and operand not in declared:
-            raise CompileError(f"`{operand.name}` is not declared")
+    _reads(node, known, declared, phase)
     if isinstance(node, Store):
         if node.buffer not in declared:
             raise CompileError(f"state `{node.buffer.name}` is not declared")
         return set()
     return _op(node, known, phase)
+
+
+def _reads(
+    node: Op | Store, known: set[str], declared: set[Buffer | Constant], phase: Phase
+) -> None:
+    """Every operand is assigned or declared before it is read."""
+    for operand in reads(node):
+        if isinstance(operand, Value) and operand.name not in known:
+            raise CompileError(f"`{operand.name}` is read in `{phase.name}` before it is assigned")
+        if isinstance(operand, Buffer | Constant) and operand not in declared:
+            raise CompileError(f"`{operand.name}` is not declared")
 
 
 def _op(node: Op, known: set[str], phase: Phase) -> set[str]:
@@ -141,7 +148,7 @@ def _row(node: Node) -> bool:
 
 
 def launches(graph: StepGraph, phases: tuple[str, ...]) -> int:
-    """Kernels a variant launches outside the forwards: a fused run is one, every other device op is one."""
+    """Kernels a variant launches outside the forwards: one a fused run, one any other device op."""
     count = 0
     for phase in map(graph.phase, phases):
         for node in phase.nodes:

@@ -1,4 +1,4 @@
-"""Fusion: each maximal run of row ops between two other nodes becomes one function and one kernel."""
+"""Fusion: each maximal run of row ops between two other nodes becomes one function, one kernel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from specflow.graph.ops import OPS
 
 
 def rows(graph: StepGraph) -> StepGraph:
-    """Gather runs of two or more row ops, stores included, into Fused nodes; on the host nothing fuses."""
+    """Gather runs of two or more row ops, with stores, into Fused nodes; never on the host."""
     return replace(
         graph, phases=tuple(_fuse(p) if p.place == "device" else p for p in graph.phases)
     )

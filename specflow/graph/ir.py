@@ -1,6 +1,7 @@
 """The words a step graph is made of; all frozen, a pass returns new ones.
 
-Shapes are tuples of letters and numbers: B requests, K guesses, W verified positions, V target vocabulary.
+Shapes are tuples of letters and numbers: B requests, K guesses, W verified positions, V target
+vocabulary.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Store:
 
 @dataclass(frozen=True)
 class Carry:
-    """A value one turn of a loop hands to the next; `collected` names the list of all its values."""
+    """A value one turn of a loop hands to the next; `collected` names the list of all of them."""
 
     name: str
     start: Value

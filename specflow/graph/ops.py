@@ -1,6 +1,7 @@
 """The ops a step is made of: one row says where an op runs and how a line of Python spells it.
 
-domain   model (a forward), vocab (a reduction over V), rows (one program a request), kv (move slots), host, shape
+domain   model (a forward), vocab (a reduction over V), rows (one program a request),
+         kv (move slots), host, shape (lay tensors out)
 spelling the right-hand side; {0} {1} are the operands, {model} the model of the phase
 kernel   the function of `specflow.kernels` that the line calls, where it calls one
 row      the Triton function on a request's registers, for ops of the domain `rows`

@@ -29,9 +29,8 @@ def show(graph: StepGraph) -> str:
         lines += ["", *_phase(phase)]
     lines += ["", "variants"]
     for v in graph.variants:
-        lines += [
-            f"  {v.name}: {' -> '.join(v.phases)}  # {v.doc}; {launches(graph, v.phases)} launches outside forwards"
-        ]
+        outside = f"{launches(graph, v.phases)} launches outside forwards"
+        lines += [f"  {v.name}: {' -> '.join(v.phases)}  # {v.doc}; {outside}"]
     return "\n".join(lines) + "\n"
 
 
@@ -55,9 +54,8 @@ def _node(node: Node, pad: str) -> list[str]:
         call = f"{node.kind}({', '.join(map(_operand, node.inputs))})"
         return [f"{pad}{OPS[node.kind].domain:5} {outs + ' = ' if outs else ''}{call}"]
     if isinstance(node, Store):
-        return [
-            f"{pad}store {node.buffer.name} {'+=' if node.mode == 'add' else '='} {_operand(node.value)}"
-        ]
+        sign = "+=" if node.mode == "add" else "="
+        return [f"{pad}store {node.buffer.name} {sign} {_operand(node.value)}"]
     if isinstance(node, Repeat):
         carried = ", ".join(c.name for c in node.carries)
         head = f"{pad}repeat {node.index} in {node.first}..{node.times.name}, carrying {carried}"

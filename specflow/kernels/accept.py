@@ -26,8 +26,8 @@ def accept_tree(guesses: Tensor, parents: Tensor, verified: Tensor) -> tuple[Ten
     returns   [B, W]  nodes of the path, the root first, then -1
               [B]     accept length: nodes on the path, in [1, W]
 
-    A node holds where its parent's word is its token, no elder sibling has the same token, and its parent holds.
-    Parents precede children, so walking K levels settles every node.
+    A node holds where its parent's word is its token, no elder sibling has the same token, and its
+    parent holds. Parents precede children, so walking K levels settles every node.
     """
     agreed = guesses == verified.gather(1, parents)
     same = (guesses[:, :, None] == guesses[:, None, :]) & (
@@ -49,7 +49,8 @@ def tree_arrays(parents: Tensor) -> tuple[Tensor, Tensor]:
     returns  [B, W]     depth, the root at 0
              [B, W, W]  bool: node i sees node j, its ancestor or itself
 
-    Squaring the parent relation doubles the reach, so log2(W) products settle it without a data-dependent loop.
+    Squaring the parent relation doubles the reach, so log2(W) products settle it without a
+    data-dependent loop.
     """
     width = parents.shape[1] + 1
     nodes = torch.arange(width, device=parents.device)

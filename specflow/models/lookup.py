@@ -45,7 +45,7 @@ class Lookup:
         return max(p.matched for p in found)
 
     def propose_chain(self, guesses: Tensor) -> int:
-        """Fill guesses [B, K] with each tree's first branch; the longest match in the batch, in tokens."""
+        """Fill guesses [B, K] with each tree's first branch; the longest match, in tokens."""
         found = self._propose()
         chains = [_first_branch(p) for p in found]
         self.sizes = [len(c) for c in chains]
@@ -65,7 +65,7 @@ class Lookup:
 
 
 def _first_branch(tree: Proposal) -> list[int]:
-    """The tokens along first children; nodes are breadth first, so a node's first child is the first to name it."""
+    """The tokens along first children: breadth first, the first node to name a parent."""
     chain: list[int] = []
     node = 0
     for i in range(1, tree.size):

@@ -1,4 +1,4 @@
-"""What a generated step asks of a target, a draft and a look-up: three protocols, no classes to inherit."""
+"""What a generated step asks of a target, a draft and a look-up: protocols, not base classes."""
 
 from __future__ import annotations
 

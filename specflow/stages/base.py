@@ -22,13 +22,14 @@ __all__ = [
     "state",
 ]
 
-# A formula of a default: (the block's fields so far, facts of target and draft by dotted name) -> value.
+# A formula of a default: (the block's fields so far, facts of target and draft by dotted name) ->
+# value.
 Derive = Callable[[Mapping[str, Any]], Any]
 
 
 @dataclass(frozen=True)
 class Guess:
-    """Where the verify phase finds the guesses: a value of the draft phase, or state the host filled.
+    """Where verify finds the guesses: a value of the draft phase, or state the host filled.
 
     tokens   [B, K]   None where nothing is drafted
     parents  [B, K]   for trees

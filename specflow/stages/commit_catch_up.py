@@ -1,4 +1,4 @@
-"""Catch up: the draft's KV lacks at most two committed tokens, which its next first forward takes."""
+"""Catch up: the draft's KV lacks up to two committed tokens, which its next forward takes."""
 
 from __future__ import annotations
 

@@ -27,8 +27,9 @@ def guesses(fields: Mapping[str, Any]) -> int:
 def lower(_draft: StandaloneFields, recipe: ResolvedRecipe, b: Builder) -> Guess:
     """Guess num_steps tokens.
 
-    The first forward takes the last two committed tokens: after a full accept the draft's KV lacks both, otherwise
-    rewriting one of them changes nothing, and the shape stays fixed (serial.md §6.6).
+    The first forward takes the last two committed tokens: after a full accept the draft's KV lacks
+    both, otherwise rewriting one of them changes nothing, and the shape stays fixed (serial.md
+    §6.6).
     """
     steps = b.constant("NUM_STEPS", recipe["draft.num_steps"], said(recipe, "draft.num_steps"))
     lens = state(b, "seq_lens")

@@ -58,7 +58,7 @@ def accept(guess: Guess, verified: Value, p: PhaseBuilder, _b: Builder) -> Gaine
         guess.parents,
         verified,
         outs=(path, length),
-        note="nodes, then -1",
+        note="the nodes accepted, then -1",
     )
     gained = p.op("take_path", verified, path, out="gained", shape=("B", "W"))
     return Gained(tokens=gained, accept_len=length, path=path)

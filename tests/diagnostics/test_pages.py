@@ -1,4 +1,4 @@
-"""Pages of YAML and the findings it gives: the text is right, and every rule is shown at least once."""
+"""Pages of YAML and the findings it gives: the text is right, and every rule is shown once."""
 
 from __future__ import annotations
 

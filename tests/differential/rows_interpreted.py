@@ -1,4 +1,4 @@
-"""Run under TRITON_INTERPRET=1: the fused kernels of every recipe against the torch functions of the same names.
+"""Under TRITON_INTERPRET=1: every recipe's fused kernels against torch, by the same names.
 
 A process of its own, because Triton reads that variable once, when it is imported.
 """
@@ -36,9 +36,9 @@ def fill(buffer: torch.Tensor, name: str, generator: torch.Generator) -> None:
 
 
 def agreeing(
-    step, state, width: int, generator: torch.Generator, share: float
+    state, width: int, generator: torch.Generator, share: float
 ) -> dict[str, torch.Tensor]:
-    """Guesses and words that agree along first children with probability `share` a level, so that all lengths occur."""
+    """Guesses and words that agree with probability `share` a level, so that all lengths occur."""
     rows = state.bonus_token.shape[0]
     verified = torch.randint(0, VOCABULARY, (rows, width), generator=generator)
     guesses = torch.randint(0, VOCABULARY, (rows, max(width - 1, 1)), generator=generator)[
@@ -63,7 +63,9 @@ def check(recipe: Path, root: Path) -> dict[str, list[int]]:
     rows = importlib.import_module(f"{step.__name__}.rows")
     lengths: dict[str, set[int]] = {}
     fused = [
-        n for n in vars(rows) if n.endswith("_rows") or ("_rows_" in n and not n.endswith("_kernel"))
+        n
+        for n in vars(rows)
+        if n.endswith("_rows") or ("_rows_" in n and not n.endswith("_kernel"))
     ]
     assert fused, f"{recipe} has no fused run"
     generator = torch.Generator().manual_seed(7)
@@ -77,11 +79,10 @@ def check(recipe: Path, root: Path) -> dict[str, list[int]]:
                 ours, theirs = step.State.new(count, "cpu"), step.State.new(count, "cpu")
                 for f in dataclasses.fields(ours):
                     fill(getattr(ours, f.name), f.name, generator)
-                if share == 1.0 and hasattr(
-                    ours, "parents"
-                ):  # a tree that is a chain: only so a path can be W long
+                # a tree that is a chain: only so a path can be W long
+                if share == 1.0 and hasattr(ours, "parents"):
                     ours.parents.copy_(torch.arange(ours.parents.shape[1]).expand_as(ours.parents))
-                values = agreeing(step, ours, width, generator, share)
+                values = agreeing(ours, width, generator, share)
                 for f in dataclasses.fields(ours):
                     getattr(theirs, f.name).copy_(getattr(ours, f.name))
                 arguments = [values[p] for p in parameters if p != "state"]

@@ -1,4 +1,4 @@
-"""The fused row kernels: equal to their torch reference under the interpreter, and compiled ahead of time."""
+"""The fused row kernels: equal to torch under the interpreter, and compiled ahead of time."""
 
 from __future__ import annotations
 

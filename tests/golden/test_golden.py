@@ -56,5 +56,5 @@ def test_recipe_is_golden(path: Path, update_golden: bool) -> None:
 
 
 def stable(source: str) -> str:
-    """A module without the digests of the code that made it: those change with every edit of the templates."""
+    """A module without the digests of what made it: those change with every edit of a template."""
     return "\n".join(line for line in source.split("\n") if not line.startswith("Made from"))

@@ -1,8 +1,8 @@
 """The corpus of the embedded models: Python source that every machine with specflow already has.
 
-The standard library comes whole, then files of the permissively licensed packages specflow depends on, in an order
-drawn from the seed, until the token budget is met. Whole files are held out, by a hash of their path, so that a file
-never changes sides when the budget does.
+The standard library comes whole, then files of the permissively licensed packages specflow depends
+on, in an order drawn from the seed, until the token budget is met. Whole files are held out, by a
+hash of their path, so that a file never changes sides when the budget does.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ SKIPPED = (
 HELD_OUT_SHARE = 24  # one file in so many is never trained on
 LARGEST_FILE = 200_000  # bytes; larger ones are tables
 VOCABULARY = 2048
-BOS = "<|endoftext|>"  # opens a file and closes the one before it, so it is the end-of-text token as well
+BOS = "<|endoftext|>"  # opens a file and closes the one before it: the end-of-text token as well
 SPECIALS = (BOS, "<|pad|>", "<|mask|>", "<|user|>", "<|assistant|>")
-# Runs of spaces stay together (indentation is one token), digits come singly, a word may carry one leading space.
+# Runs of spaces stay together (indentation is one token), digits come singly, a word may carry one
+# leading space.
 SPLIT = r"\n| +(?=\S)|\s+|\d| ?[A-Za-z_]+| ?[^\sA-Za-z_\d]+"
 
 
@@ -59,7 +60,7 @@ def roots() -> dict[str, Path]:
 
 
 def files(seed: int) -> list[tuple[str, Path]]:
-    """Every source file as (corpus path, path): the standard library, then the packages in drawn order."""
+    """Source files as (corpus path, path): the standard library, then packages in drawn order."""
     listed: list[tuple[str, Path]] = []
     packaged: list[tuple[str, Path]] = []
     for name, root in roots().items():
@@ -134,7 +135,7 @@ def encode(tokenizer: Tokenizer, seed: int, budget: int) -> tuple[np.ndarray, np
 
 
 def prepare(work: Path, seed: int, budget: int) -> tuple[np.ndarray, np.ndarray]:
-    """The tokenised corpus, made once a work folder: tokenizer.json, train.npy, test.npy, corpus.json."""
+    """The tokens, made once a work folder: tokenizer.json, train.npy, test.npy, corpus.json."""
     work.mkdir(parents=True, exist_ok=True)
     ready = work / "corpus.json"
     if not ready.exists():

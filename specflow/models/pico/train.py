@@ -1,7 +1,8 @@
 """Train the embedded models: `python -m specflow.models.pico.train llama --work build/pico`.
 
-Each run is checkpointed once a minute into the work folder and goes on where it stopped. `export` writes the Hugging
-Face folder that ships with specflow, in bfloat16, with the figures of the run beside it in training.json.
+Each run is checkpointed once a minute into the work folder and goes on where it stopped. `export`
+writes the Hugging Face folder that ships with specflow, in bfloat16, with the figures of the run
+beside it in training.json.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from specflow.models.pico.corpus import BOS, SPECIALS, VOCABULARY, prepare
 HERE = Path(__file__).parent
 SEED = 1729
 CHAT_TEMPLATE = (
-    "{% for m in messages %}{{ '<|' + m['role'] + '|>' if m['role'] != 'system' else '' }}{{ m['content'] }}\n"
+    "{% for m in messages %}{{ '<|' + m['role'] + '|>' if m['role'] != 'system' else '' }}"
+    "{{ m['content'] }}\n"
     "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
@@ -103,12 +105,12 @@ def optimisers(model: torch.nn.Module, peak: float) -> list[torch.optim.Optimize
 
 
 def schedule(done: float) -> float:
-    """Learning rate as a share of its peak: a short warm-up, a plateau, a long linear decay to 2 %."""
+    """Learning rate as a share of its peak: a short warm-up, a plateau, a linear decay to 2 %."""
     return min(1.0, done / 0.01 + 0.01, 0.02 + 0.98 * (1.0 - done) / 0.6)
 
 
 def draw(tokens: np.ndarray, step: int, rows: int, length: int) -> Tensor:
-    """`rows` windows of length + 1 tokens, drawn by the step's own seed, so a resumed run sees the same."""
+    """`rows` windows of length + 1 tokens by the step's seed, so a resumed run sees the same."""
     starts = np.random.default_rng((SEED, step)).integers(0, tokens.size - length - 1, rows)
     return torch.from_numpy(np.stack([tokens[s : s + length + 1] for s in starts]).astype(np.int64))
 
@@ -192,7 +194,7 @@ def run(
 
 
 def export(model: LlamaForCausalLM, work: Path, folder: Path, figures: dict[str, object]) -> None:
-    """Write the Hugging Face folder: config, bfloat16 safetensors, tokenizer, the figures of the run."""
+    """Write the Hugging Face folder: config, bfloat16 weights, tokenizer, figures of the run."""
     folder.mkdir(parents=True, exist_ok=True)
     model.to(torch.bfloat16).save_pretrained(folder)
     shutil.copy(work / "tokenizer.json", folder / "tokenizer.json")

@@ -1,23 +1,27 @@
 """pico/ngram: the row ops of a step, fused; one program a request.
 
-Generated beside step.py, whose functions of the same names say the same in torch. Every value below stays in
-registers: a request's row is a vector of BLOCK lanes.
+Generated beside step.py, whose functions of the same names say the same in torch. Every value
+below stays in registers: a request's row is a vector of BLOCK lanes.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from specflow.kernels.rows_triton import accept_tree as accept_tree  # noqa: PLC0414
-from specflow.kernels.rows_triton import hold as hold  # noqa: PLC0414
-from specflow.kernels.rows_triton import mask_rejected as mask_rejected  # noqa: PLC0414
-from specflow.kernels.rows_triton import take_last as take_last  # noqa: PLC0414
-from specflow.kernels.rows_triton import take_path as take_path  # noqa: PLC0414
-from specflow.kernels.rows_triton import first as first  # noqa: PLC0414
-from specflow.kernels.rows_triton import widen as widen  # noqa: PLC0414
+from specflow.kernels.rows_triton import (
+    accept_tree,
+    first,
+    hold,
+    mask_rejected,
+    take_last,
+    take_path,
+    widen,
+)
 
 
 @triton.jit
@@ -54,7 +58,7 @@ def commit_rows_kernel(
     tl.store(starts_out_ptr + row, starts)
 
 
-def commit_rows(state: object, verified: Tensor) -> tuple[Tensor, Tensor]:
+def commit_rows(state: Any, verified: Tensor) -> tuple[Tensor, Tensor]:
     """Launch commit_rows_kernel, one program a request."""
     rows = verified.shape[0]
     path = torch.empty(rows, 12, dtype=torch.int64, device=verified.device)
@@ -98,7 +102,7 @@ def commit_single_rows_kernel(
     tl.store(seq_lens_ptr + row, seq_lens + 1)
 
 
-def commit_single_rows(state: object, verified: Tensor) -> None:
+def commit_single_rows(state: Any, verified: Tensor) -> None:
     """Launch commit_single_rows_kernel, one program a request."""
     rows = verified.shape[0]
     commit_single_rows_kernel[(rows,)](

@@ -1,21 +1,18 @@
 """pico/ngram_chain: the row ops of a step, fused; one program a request.
 
-Generated beside step.py, whose functions of the same names say the same in torch. Every value below stays in
-registers: a request's row is a vector of BLOCK lanes.
+Generated beside step.py, whose functions of the same names say the same in torch. Every value
+below stays in registers: a request's row is a vector of BLOCK lanes.
 """
 
 from __future__ import annotations
 
-import torch
+from typing import Any
+
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from specflow.kernels.rows_triton import accept_chain as accept_chain  # noqa: PLC0414
-from specflow.kernels.rows_triton import mask_rejected as mask_rejected  # noqa: PLC0414
-from specflow.kernels.rows_triton import take_last as take_last  # noqa: PLC0414
-from specflow.kernels.rows_triton import first as first  # noqa: PLC0414
-from specflow.kernels.rows_triton import widen as widen  # noqa: PLC0414
+from specflow.kernels.rows_triton import accept_chain, first, mask_rejected, take_last, widen
 
 
 @triton.jit
@@ -44,7 +41,7 @@ def commit_rows_kernel(
     tl.store(seq_lens_ptr + row, seq_lens + accept_len)
 
 
-def commit_rows(state: object, verified: Tensor) -> None:
+def commit_rows(state: Any, verified: Tensor) -> None:
     """Launch commit_rows_kernel, one program a request."""
     rows = verified.shape[0]
     commit_rows_kernel[(rows,)](
@@ -82,7 +79,7 @@ def commit_single_rows_kernel(
     tl.store(seq_lens_ptr + row, seq_lens + 1)
 
 
-def commit_single_rows(state: object, verified: Tensor) -> None:
+def commit_single_rows(state: Any, verified: Tensor) -> None:
     """Launch commit_single_rows_kernel, one program a request."""
     rows = verified.shape[0]
     commit_single_rows_kernel[(rows,)](

@@ -1,17 +1,18 @@
 """pico/plain: the row ops of a step, fused; one program a request.
 
-Generated beside step.py, whose functions of the same names say the same in torch. Every value below stays in
-registers: a request's row is a vector of BLOCK lanes.
+Generated beside step.py, whose functions of the same names say the same in torch. Every value
+below stays in registers: a request's row is a vector of BLOCK lanes.
 """
 
 from __future__ import annotations
 
-import torch
+from typing import Any
+
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from specflow.kernels.rows_triton import first as first  # noqa: PLC0414
+from specflow.kernels.rows_triton import first
 
 
 @triton.jit
@@ -35,7 +36,7 @@ def commit_rows_kernel(
     tl.store(seq_lens_ptr + row, seq_lens + 1)
 
 
-def commit_rows(state: object, verified: Tensor) -> None:
+def commit_rows(state: Any, verified: Tensor) -> None:
     """Launch commit_rows_kernel, one program a request."""
     rows = verified.shape[0]
     commit_rows_kernel[(rows,)](

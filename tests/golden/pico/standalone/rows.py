@@ -1,20 +1,18 @@
 """pico/standalone: the row ops of a step, fused; one program a request.
 
-Generated beside step.py, whose functions of the same names say the same in torch. Every value below stays in
-registers: a request's row is a vector of BLOCK lanes.
+Generated beside step.py, whose functions of the same names say the same in torch. Every value
+below stays in registers: a request's row is a vector of BLOCK lanes.
 """
 
 from __future__ import annotations
 
-import torch
+from typing import Any
+
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from specflow.kernels.rows_triton import accept_chain as accept_chain  # noqa: PLC0414
-from specflow.kernels.rows_triton import mask_rejected as mask_rejected  # noqa: PLC0414
-from specflow.kernels.rows_triton import take_last as take_last  # noqa: PLC0414
-from specflow.kernels.rows_triton import take_previous as take_previous  # noqa: PLC0414
+from specflow.kernels.rows_triton import accept_chain, mask_rejected, take_last, take_previous
 
 
 @triton.jit
@@ -47,7 +45,7 @@ def commit_rows_kernel(
     tl.store(seq_lens_ptr + row, seq_lens + accept_len)
 
 
-def commit_rows(state: object, guesses: Tensor, verified: Tensor) -> None:
+def commit_rows(state: Any, guesses: Tensor, verified: Tensor) -> None:
     """Launch commit_rows_kernel, one program a request."""
     rows = guesses.shape[0]
     commit_rows_kernel[(rows,)](
