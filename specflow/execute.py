@@ -6,9 +6,10 @@ import json
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any, Protocol
 
 import torch
@@ -23,9 +24,9 @@ from specflow.codegen import emit
 from specflow.diagnostics import Diagnostic
 from specflow.errors import RuntimeFault
 from specflow.lower import lower
+from specflow.models import loading
 from specflow.models.drafters import DRAFTERS
 from specflow.models.lm import LanguageModel
-from specflow.models.loading import open_model
 from specflow.models.tokenizer import Tokenizer
 from specflow.recipe import Recipe, ResolvedRecipe, dump
 from specflow.report import Counted, Report, Timed
@@ -54,7 +55,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run leaves: its report, what was found in the prompts, the completions in the order they ended."""
+    """What a run leaves: its report, findings in the prompts, completions in order of ending."""
 
     report: Report
     findings: tuple[Diagnostic, ...]
@@ -81,12 +82,13 @@ def execute(
     """Load, decode, compare, count. RuntimeFault where the machine or a checkpoint gives up."""
     if resolved.run.device == "cuda" and not torch.cuda.is_available():
         raise RuntimeFault(
-            "`run.device: cuda` is asked for and this machine has no CUDA device; write `run.device: cpu`"
+            "`run.device: cuda` is asked for and this machine has no CUDA device; "
+            "write `run.device: cpu`"
         )
     if resolved.run.threads:
         torch.set_num_threads(resolved.run.threads)
     watch.say(f"loading {resolved.target.model}")
-    folder = open_model(resolved.target.model)
+    folder = loading.open_model(resolved.target.model)
     target = LanguageModel.load(folder, device=resolved.run.device, dtype=resolved.run.dtype)
     tokenizer = Tokenizer(folder)
     requests, findings = encode(prompts, tokenizer, resolved)
@@ -109,11 +111,11 @@ def execute(
     if not done.cut_short and ((wanted.baseline and drafts) or wanted.check_lossless):
         watch.say("decoding the same prompts plainly")
         plain = make_session(resolve(plain_of(recipe)), target, tokenizer)
-        base = decode(plain, requests, watch, Completions(None))
+        base = decode(plain, requests, watch, None)
         report.cut_short = base.cut_short
         if not base.cut_short:
             compare(report, done, base, target, wanted)
-    return Outcome(report, tuple((*prompts.findings, *findings)), tuple(done.completions))
+    return Outcome(report, (*prompts.findings, *findings), tuple(done.completions))
 
 
 def compare(report: Report, done: Run, base: Run, target: LanguageModel, wanted: Wanted) -> None:
@@ -175,18 +177,33 @@ def encode(
 
 
 def make_session(recipe: ResolvedRecipe, target: LanguageModel, tokenizer: Tokenizer) -> Session:
-    """A session ready to decode: module, pools, drafter, captured step, every variant warmed up."""
+    """A session ready to decode, its drafter loaded, every variant of its step warmed up."""
     graph = lower(recipe)
+    drafter = DRAFTERS[graph.drafter](recipe, positions(recipe))
     module = emit(graph, recipe).load(user_cache_path("specflow") / "steps")
-    length = recipe.run.max_length + recipe["verify.num_draft_tokens"]
-    pool = target.pool(recipe.run.batch_size, length)
-    drafter = DRAFTERS[graph.drafter](recipe, length)
-    step = capture(module, target, pool, drafter)
-    session = Session(
-        recipe, step, target, pool, drafter, tokenizer.decode, target.stop_ids | tokenizer.stop_ids
-    )
+    stop_ids = target.stop_ids | tokenizer.stop_ids
+    session = assemble(recipe, module, target, drafter, tokenizer.decode, stop_ids)
     warm_up(session)
     return session
+
+
+def positions(recipe: ResolvedRecipe) -> int:
+    """KV positions of a row: the longest request, and room for one window beyond its end."""
+    return recipe.run.max_length + int(recipe["verify.num_draft_tokens"])
+
+
+def assemble(
+    recipe: ResolvedRecipe,
+    module: ModuleType,
+    target: LanguageModel,
+    drafter: Drafter,
+    decode: Callable[[list[int]], str],
+    stop_ids: frozenset[int],
+) -> Session:
+    """A session out of its parts: pool, captured step, loop."""
+    pool = target.pool(recipe.run.batch_size, positions(recipe))
+    step = capture(module, target, pool, drafter)
+    return Session(recipe, step, target, pool, drafter, decode, stop_ids)
 
 
 def warm_up(session: Session) -> None:
@@ -197,7 +214,7 @@ def warm_up(session: Session) -> None:
         tensor.zero_()
 
 
-def decode(session: Session, requests: list[Request], watch: Watch, sink: Completions) -> Run:
+def decode(session: Session, requests: list[Request], watch: Watch, sink: Completions | None) -> Run:
     """Decode all requests; Ctrl-C ends it early and keeps what has ended."""
     models = (session.target, *session.drafter.lms())
     for model in models:
@@ -211,7 +228,8 @@ def decode(session: Session, requests: list[Request], watch: Watch, sink: Comple
         while session.waiting or session.rows:
             for completion in session.step():
                 completions.append(completion)
-                sink.write(completion)
+                if sink is not None:
+                    sink.write(completion)
             watch.progress(len(completions), len(requests), session, time.perf_counter() - began)
     except KeyboardInterrupt:
         cut_short = True

@@ -59,7 +59,7 @@ class _Resolution:
         axes = self._axes(draft)
         if self.found:
             raise RecipeError(self.found)
-        models = {
+        models: dict[str, type[Fields]] = {
             "target": TargetFields,
             "draft": draft.fields,
             "verify": VERIFIES[axes.shape].fields,
@@ -109,9 +109,9 @@ class _Resolution:
 
     def _algorithm(self) -> DraftStage | None:
         """The draft's row: named, by an alias, or by the two axes that are its own."""
-        written = self.blocks["draft"].get("algorithm")
-        if written is None:
+        if "algorithm" not in self.blocks["draft"]:
             return self._by_axes()
+        written = self.blocks["draft"]["algorithm"]
         path = "draft.algorithm"
         if not isinstance(written, str) or (written not in DRAFTS and written not in ALIASES):
             self._not_a_row(path, written, DRAFTS, also=tuple(ALIASES))
@@ -159,11 +159,12 @@ class _Resolution:
         tables: dict[str, Table[Any]] = {"verify.shape": VERIFIES, "commit.draft_state": COMMITS}
         for path, value in row.items():
             block, _, key = path.partition(".")
-            written = self.blocks[block].get(key)
-            if written is not None and path in tables and written not in tables[path]:
-                self._not_a_row(path, written, tables[path])
-            elif written is not None:
-                self._wrote(path, written)
+            if key in self.blocks[block]:
+                written = self.blocks[block][key]
+                if path in tables and written not in tables[path]:
+                    self._not_a_row(path, written, tables[path])
+                else:
+                    self._wrote(path, written)
             self.ledger.put(Entry(path, value, Origin.DEFAULT, f"stages.{draft.name}.axes"))
         signal, guess, shape, state = (str(self.ledger[p].value) for p in row)
         return Axes(signal, guess, shape, state)
@@ -321,7 +322,7 @@ class _Resolution:
         near = closest(str(written).upper() if also else str(written), (*table.names(), *also))
         names = ", ".join(table.names())
         offer = f"did you mean `{near[0]}`? known are {names}" if near else f"known are {names}"
-        self._finding("SF006", path, f"`{written}` is no {table.what}", "unknown", help=offer)
+        self._finding("SF006", path, f"{_kind(written)} is no {table.what}", "unknown", help=offer)
 
     def _finding(
         self,

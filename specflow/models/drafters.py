@@ -8,8 +8,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from specflow.models import loading
 from specflow.models.lm import LanguageModel, Window
-from specflow.models.loading import open_model
 from specflow.models.lookup import Lookup
 from specflow.models.trie import Trie
 from specflow.pools import KVPool
@@ -80,7 +80,7 @@ class LookupDrafter(Lookup):
 
 
 class LanguageModelDrafter:
-    """A small language model with its own KV, unshifted: row p of the KV is token p (serial.md §6.6)."""
+    """A small language model with a KV of its own: row p of it is token p (serial.md §6.6)."""
 
     def __init__(self, model: LanguageModel, pool: KVPool, guesses: int, chunk: int) -> None:
         self.model, self.pool, self.guesses, self.chunk = model, pool, guesses, chunk
@@ -139,7 +139,7 @@ def _lookup(recipe: ResolvedRecipe, _length: int) -> Drafter:
 
 
 def _causal_lm(recipe: ResolvedRecipe, length: int) -> Drafter:
-    folder: Path = open_model(recipe["draft.model"])
+    folder: Path = loading.open_model(recipe["draft.model"])
     model = LanguageModel.load(folder, device=recipe.run.device, dtype=recipe.run.dtype)
     pool = model.pool(recipe.run.batch_size, length)
     return LanguageModelDrafter(

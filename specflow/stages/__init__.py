@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from specflow.stages.base import CommitStage, DraftStage, VerifyStage
 
@@ -19,11 +19,11 @@ class Table(Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         module, _, attribute = self.rows[name].partition(":")
-        found: Any = getattr(import_module(module), attribute)
-        return found  # type: ignore[no-any-return]
+        found: T = getattr(import_module(module), attribute)
+        return found
 
     def __contains__(self, name: object) -> bool:
-        return name in self.rows
+        return isinstance(name, str) and name in self.rows
 
     def names(self) -> tuple[str, ...]:
         """Every row's name."""

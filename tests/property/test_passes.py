@@ -1,0 +1,86 @@
+"""Each pass keeps meaning, and the module says what the graph says: one interpreter, one oracle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from specflow.capture import buffers
+from specflow.codegen import emit
+from specflow.load import load
+from specflow.lower import PASSES, build, lower
+from specflow.resolve import resolve
+from tests.conftest import RECIPES
+from tests.interpreter import interpret
+
+VOCABULARY = 7
+
+
+class Words:
+    """A model that answers by a table of the tokens and positions it is shown, and writes down its moves."""
+
+    def __init__(self) -> None:
+        self.moves: list[tuple[Tensor, Tensor]] = []
+
+    def verify(self, tokens: Tensor, lens: Tensor) -> Tensor:
+        position = lens[:, None] + torch.arange(tokens.shape[1])
+        return torch.nn.functional.one_hot((tokens * 3 + position) % VOCABULARY, VOCABULARY).float()
+
+    def verify_tree(self, tokens: Tensor, lens: Tensor, depths: Tensor, sees: Tensor) -> Tensor:
+        known = (tokens * 3 + lens[:, None] + depths + sees.sum(-1)) % VOCABULARY
+        return torch.nn.functional.one_hot(known, VOCABULARY).float()
+
+    def decode(self, tokens: Tensor, lens: Tensor) -> Tensor:
+        return self.verify(tokens, lens)[:, -1]
+
+    def move_accepted(self, path: Tensor, starts: Tensor) -> None:
+        self.moves.append((path.clone(), starts.clone()))
+
+
+def drawn(state: dict[str, Tensor], seed: int) -> None:
+    """Random state that a step may find."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, tensor in state.items():
+        if name == "parents":
+            for i in range(tensor.shape[1]):
+                tensor[:, i] = torch.randint(0, i + 1, tensor[:, i].shape, generator=generator)
+        else:
+            low = -1 if name == "guesses" else 0
+            tensor.copy_(torch.randint(low, VOCABULARY, tensor.shape, generator=generator))
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor], moved: Words, also: Words) -> None:
+    for name, tensor in a.items():
+        assert torch.equal(tensor, b[name]), name
+    for ours, theirs in zip(moved.moves, also.moves, strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=8, deadline=None)
+def test_passes_and_emission_keep_meaning(path: Path, seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    resolved = resolve(load(path))
+    graph = build(resolved)
+    module = emit(lower(resolved), resolved).load(tmp_path_factory.getbasetemp() / "steps")
+    for variant in (v.name for v in graph.variants):
+        state = module.State.new(3, "cpu")
+        drawn(buffers(state), seed)
+        start = {n: t.clone() for n, t in buffers(state).items()}
+        first, words = {n: t.clone() for n, t in start.items()}, Words()
+        interpret(graph, variant, first, {"target": words, "draft": words})
+        now = graph
+        for name, rewrite in PASSES:
+            now = rewrite(now)
+            after, other = {n: t.clone() for n, t in start.items()}, Words()
+            interpret(now, variant, after, {"target": other, "draft": other})
+            same(first, after, words, other)
+            assert name
+        emitted = Words()
+        module.VARIANTS[variant](emitted, emitted, state)
+        same(first, buffers(state), words, emitted)
