@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from specflow.diagnostics import Diagnostic, Severity, closest
+from specflow.errors import RecipeError
+
 HERE = Path(__file__).parent
 
 
@@ -21,11 +24,25 @@ def names() -> tuple[str, ...]:
 
 
 def find(name: str) -> Path:
-    """The path where it exists; else the pack recipe of that name; else the path, for `load`."""
+    """A path as it is, where it is one; else the pack recipe of that name; RecipeError where neither exists."""
     path = Path(name)
-    if path.exists() or path.suffix in (".yaml", ".yml"):
+    if path.suffix in (".yaml", ".yml") or path.exists():
         return path
-    return root() / f"{name}.yaml" if name in names() else path
+    if name in names():
+        return root() / f"{name}.yaml"
+    near = closest(name, names())
+    offer = f"did you mean {' or '.join(near)}? " if near else ""
+    raise RecipeError(
+        [
+            Diagnostic(
+                "SF000",
+                "unreadable-recipe",
+                Severity.ERROR,
+                f"`{name}` is neither a file nor a recipe that ships with specflow",
+                help=f"{offer}`specflow recipes` lists them",
+            )
+        ]
+    )
 
 
 def title(file: Path) -> str:

@@ -1,7 +1,6 @@
 """Toy sessions: real recipes and generated steps over tiny random models."""
 
 from __future__ import annotations
-import tests._stub  # TEMP
 
 import copy
 from pathlib import Path
