@@ -32,6 +32,7 @@ from specflow.recipe import Recipe, ResolvedRecipe, dump
 from specflow.report import Counted, Report, Timed
 from specflow.resolve import resolve
 from specflow.session import Completion, Request, Session
+from specflow.tables import PLAIN
 
 
 class Watch(Protocol):
@@ -253,7 +254,7 @@ def plain_of(recipe: Recipe) -> Recipe:
     """The same target, sampling and run with nothing drafted."""
     kept = ("target", "sampling", "run")
     written: dict[str, Any] = {k: recipe.written[k] for k in kept if k in recipe.written}
-    written["draft"] = {"algorithm": "NONE"}
+    written["draft"] = {"algorithm": PLAIN}
     places = {p: place for p, place in recipe.places.items() if p.split(".")[0] in kept}
     allow = recipe.allow | {"SF082"}  # a code allowed for the draft's sake is not useless here
     return replace(recipe, name=f"{recipe.name}_plain", written=written, places=places, allow=allow)
@@ -263,7 +264,7 @@ def counted(completion: Completion) -> Counted:
     """A completion as the report counts it."""
     return Counted(
         completion.request.id,
-        len(completion.tokens),
+        completion.tokens,
         completion.accept_lens,
         completion.drafted,
         completion.finish,

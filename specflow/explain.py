@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from specflow.provenance import Entry, Ledger, Origin
@@ -66,7 +67,7 @@ def spelled(value: Any) -> str:
     return text if len(text) <= 40 else "…" + text[-39:]
 
 
-def columns(rows: list[tuple[str, ...]]) -> list[str]:
+def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Rows in aligned columns, two spaces between."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return [

@@ -14,10 +14,12 @@ class Alias:
     because: str
 
 
+PLAIN = "NONE"  # the draft that guesses nothing: what every other one is compared with
+
 ALIASES: dict[str, Alias] = {
-    "PLAIN": Alias("NONE", "PLAIN is another word for no draft"),
+    "PLAIN": Alias(PLAIN, "PLAIN is another word for no draft"),
     "DRAFT_MODEL": Alias("STANDALONE", "a draft model of its own is STANDALONE"),
-    "AUTOREGRESSIVE": Alias("NONE", "plain decoding drafts nothing"),
+    "AUTOREGRESSIVE": Alias(PLAIN, "plain decoding drafts nothing"),
 }
 
 # Defaults that depend on the target's architecture; "*" is every other one.

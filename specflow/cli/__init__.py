@@ -50,9 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = next((w for w in words if not w.startswith("-")), "")
     for name, text in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text)
-        if (
-            name == chosen
-        ):  # only the command that runs is imported: `validate` has to answer at once
+        if name == chosen:  # no other command is imported: `validate` has to answer at once
             import_module(f"specflow.cli.{name}").add(command)
     args = parser.parse_args(argv)
     try:

@@ -14,14 +14,14 @@ import triton.language as tl
 
 
 @triton.jit
-def accept_chain(guesses, verified, lane, K: tl.constexpr):  # type: ignore[no-untyped-def]
+def accept_chain(guesses, verified, lane, K: tl.constexpr):
     """Accept length: the first lane that differs, plus one."""
     differs = (guesses != verified) | (lane >= K)
     return tl.min(tl.where(differs, lane, K), axis=0).to(tl.int64) + 1
 
 
 @triton.jit
-def accept_tree(guesses, parents, verified, lane, K: tl.constexpr):  # type: ignore[no-untyped-def]
+def accept_tree(guesses, parents, verified, lane, K: tl.constexpr):
     """The accepted path and its length, walked from the root; lane i of `guesses` is node i + 1."""
     path = tl.where(lane == 0, 0, -1).to(tl.int64)
     node = tl.zeros((), tl.int64)
@@ -39,44 +39,44 @@ def accept_tree(guesses, parents, verified, lane, K: tl.constexpr):  # type: ign
 
 
 @triton.jit
-def take_path(verified, path, lane):  # type: ignore[no-untyped-def]
+def take_path(verified, path, lane):
     """Words along the path; past its end the root's."""
     source = tl.where(path < 0, 0, path)
     return tl.sum(tl.where(source[:, None] == lane[None, :], verified[None, :], 0), axis=1)
 
 
 @triton.jit
-def mask_rejected(gained, accept_len, lane):  # type: ignore[no-untyped-def]
+def mask_rejected(gained, accept_len, lane):
     """The tokens gained, then -1."""
     return tl.where(lane < accept_len, gained, -1)
 
 
 @triton.jit
-def take_last(gained, accept_len, lane):  # type: ignore[no-untyped-def]
+def take_last(gained, accept_len, lane):
     """The last token gained."""
     return tl.sum(tl.where(lane == accept_len - 1, gained, 0), axis=0)
 
 
 @triton.jit
-def take_previous(bonus, gained, accept_len, lane):  # type: ignore[no-untyped-def]
+def take_previous(bonus, gained, accept_len, lane):
     """The token before the last one gained; the old bonus token where one was gained."""
     earlier = tl.sum(tl.where(lane == accept_len - 2, gained, 0), axis=0)
     return tl.where(accept_len == 1, bonus, earlier)
 
 
 @triton.jit
-def widen(tokens, lane, N: tl.constexpr):  # type: ignore[no-untyped-def]
+def widen(tokens, lane, N: tl.constexpr):
     """The first N lanes, then -1."""
     return tl.where(lane < N, tokens, -1)
 
 
 @triton.jit
-def first(tokens, lane):  # type: ignore[no-untyped-def]
+def first(tokens, lane):
     """Lane 0."""
     return tl.sum(tl.where(lane == 0, tokens, 0), axis=0)
 
 
 @triton.jit
-def hold(value):  # type: ignore[no-untyped-def]
+def hold(value):
     """A value as it is now, whatever is stored over it later."""
     return value

@@ -87,12 +87,12 @@ def train_tokenizer(seed: int, sample_bytes: int = 14_000_000) -> Tokenizer:
     """A byte-level BPE of VOCABULARY tokens, trained on the head of the training files."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [  # type: ignore[assignment]
+        [
             pre_tokenizers.Split(Regex(SPLIT), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY,
         special_tokens=list(SPECIALS),
@@ -112,7 +112,7 @@ def train_tokenizer(seed: int, sample_bytes: int = 14_000_000) -> Tokenizer:
 
     tokenizer.train_from_iterator(sample(), trainer)
     bos = tokenizer.token_to_id(BOS)
-    tokenizer.post_processor = processors.TemplateProcessing(  # type: ignore[assignment]
+    tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, bos)]
     )
     return tokenizer

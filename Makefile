@@ -1,0 +1,44 @@
+# One entry for people and for CI: `make check` is what .ci/run runs.
+PYTHON ?= python
+export OMP_WAIT_POLICY = PASSIVE
+
+.PHONY: help check lint types layers recipes test slow gpu golden rules format
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */\1\t/' | expand -t 12
+
+check: lint types layers recipes test  ## everything CI asks: lint, types, layers, recipes, tests
+
+lint:  ## ruff: the rules, and the format
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+
+types:  ## mypy, strict: the package, and the step modules it generates
+	$(PYTHON) -m mypy
+	$(PYTHON) -m mypy --explicit-package-bases $(sort $(wildcard tests/golden/*/*/step.py))
+
+layers:  ## import-linter: who may import whom
+	$(PYTHON) -c "from importlinter.cli import lint_imports_command; lint_imports_command()" --no-logo
+
+recipes:  ## validate every recipe that ships
+	$(PYTHON) -m specflow validate recipes
+
+test:  ## the tests, less the slow ones and those that need a GPU
+	$(PYTHON) -m pytest -q
+
+slow:  ## the long proofs
+	$(PYTHON) -m pytest -q -m slow
+
+gpu:  ## the tests that need a CUDA device
+	$(PYTHON) -m pytest -q -m gpu
+
+golden:  ## rewrite golden files and diagnostics pages; read the diff
+	$(PYTHON) -m pytest -q tests/golden tests/diagnostics --update-golden
+	git diff --stat -- tests
+
+rules:  ## list every rule
+	$(PYTHON) -m specflow rules
+
+format:  ## let ruff rewrite what it can
+	$(PYTHON) -m ruff check --fix .
+	$(PYTHON) -m ruff format .

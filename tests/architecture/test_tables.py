@@ -1,0 +1,79 @@
+"""A row has its file, a file has its row, an op has its kernel."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specflow.graph.ops import OPS
+from specflow.stages import COMMITS, DRAFTS, VERIFIES
+from specflow.tables import ALIASES, PLAIN, TABLES
+from tests.conftest import ROOT
+
+STAGES = ROOT / "specflow" / "stages"
+KERNELS = ROOT / "specflow" / "kernels"
+DOMAINS = {"model", "vocab", "rows", "kv", "host", "shape"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "table"), [("draft", DRAFTS), ("verify", VERIFIES), ("commit", COMMITS)]
+)
+def test_rows_are_files(kind: str, table: Any) -> None:
+    files = {p.stem for p in STAGES.glob(f"{kind}_*.py")}
+    assert files == {f"{kind}_{name.lower()}" for name in table.names()}
+    for name, place in table.rows.items():
+        assert place == f"specflow.stages.{kind}_{name.lower()}:{name.upper()}"
+        assert table[name].name == name
+
+
+def test_a_stage_file_has_a_kind() -> None:
+    kinds = {p.stem.split("_")[0] for p in STAGES.glob("*_*.py") if p.stem != "__init__"}
+    assert kinds == {"draft", "verify", "commit"}
+
+
+def test_a_draft_names_rows_that_exist() -> None:
+    for draft in map(DRAFTS.__getitem__, DRAFTS.names()):
+        assert draft.axes.shape in draft.shapes
+        assert draft.axes.draft_state in draft.draft_states
+        assert set(draft.shapes) <= set(VERIFIES.names())
+        assert set(draft.draft_states) <= set(COMMITS.names())
+        assert set(draft.tables.values()) <= set(TABLES)
+
+
+def test_an_alias_means_a_row() -> None:
+    assert PLAIN in DRAFTS
+    for written, alias in ALIASES.items():
+        assert written not in DRAFTS
+        assert alias.means in DRAFTS
+
+
+def functions(file: Path) -> set[str]:
+    return {n.name for n in ast.parse(file.read_text()).body if isinstance(n, ast.FunctionDef)}
+
+
+def exported(file: Path) -> set[str]:
+    """The names in `__all__`, read without an import: these tests need no torch."""
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
+def test_an_op_has_its_kernel() -> None:
+    assert exported(KERNELS / "__init__.py") == {s.kernel for s in OPS.values() if s.kernel}
+
+
+def test_an_op_has_its_row_function() -> None:
+    assert functions(KERNELS / "rows_triton.py") == {s.row for s in OPS.values() if s.row}
+
+
+@pytest.mark.parametrize("kind", OPS)
+def test_an_op_has_a_domain(kind: str) -> None:
+    spec = OPS[kind]
+    assert spec.domain in DOMAINS
+    assert bool(spec.row) == (spec.domain == "rows")
+    assert spec.spelling.count("{") - spec.spelling.count("{model}") == spec.arity[0]
+    assert ("{model}" in spec.spelling) == (spec.domain in ("model", "kv", "host"))
