@@ -15,9 +15,27 @@ LAYERS = (
     ("one run", ("execute.py", "session.py", "lossless.py", "capture.py")),
     ("the device", ("models", "pools.py", "kernels")),
     ("what is told", ("report.py", "explain.py", "diff.py", "manual.py")),
-    ("the compiler (no torch)", ("codegen", "lower.py", "resolve.py", "constraints", "stages", "graph")),
-    ("its words", ("rules.py", "tables.py", "load.py", "recipe_text.py", "packs.py", "prompts.py", "recipe.py",
-                   "facts.py", "provenance.py", "errors.py", "diagnostics.py", "spans.py")),
+    (
+        "the compiler (no torch)",
+        ("codegen", "lower.py", "resolve.py", "constraints", "stages", "graph"),
+    ),
+    (
+        "its words",
+        (
+            "rules.py",
+            "tables.py",
+            "load.py",
+            "recipe_text.py",
+            "packs.py",
+            "prompts.py",
+            "recipe.py",
+            "facts.py",
+            "provenance.py",
+            "errors.py",
+            "diagnostics.py",
+            "spans.py",
+        ),
+    ),
 )
 
 

@@ -215,7 +215,9 @@ def warm_up(session: Session) -> None:
         tensor.zero_()
 
 
-def decode(session: Session, requests: list[Request], watch: Watch, sink: Completions | None) -> Run:
+def decode(
+    session: Session, requests: list[Request], watch: Watch, sink: Completions | None
+) -> Run:
     """Decode all requests; Ctrl-C ends it early and keeps what has ended."""
     models = (session.target, *session.drafter.lms())
     for model in models:

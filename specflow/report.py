@@ -10,6 +10,7 @@ from typing import Any
 SCHEMA = 1
 TOO_FEW = 64  # verifies below which a low accept length says nothing
 TOO_LOW = 1.05
+LOOP = 8  # tokens: a text that says so many twice is counted as looping
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Counted:
     """One completion as the report counts it."""
 
     id: str
-    tokens: int
+    tokens: Sequence[int]
     accept_lens: Sequence[int]
     drafted: Sequence[int]
     finish: str
@@ -53,7 +54,7 @@ class Report:
         """The report as plain values, in the order of the schema."""
         lens = [n for c in self.counted for n in c.accept_lens]
         drafted = sum(d for c in self.counted for d in c.drafted)
-        tokens = sum(c.tokens for c in self.counted)
+        tokens = sum(len(c.tokens) for c in self.counted)
         accepted = sum(lens) - len(lens)
         tok_s = _ratio(tokens, self.timed.total)
         out: dict[str, Any] = {
@@ -82,11 +83,19 @@ class Report:
             out["baseline"] = dict(self.baseline)
             out["speedup"] = _ratio(tok_s, self.baseline["tok_s"])
         out["per_prompt"] = _spread(self.counted)
+        looping = sum(repeats(c.tokens) for c in self.counted)
+        out["looping"] = _ratio(looping, len(self.counted))
         if self.lossless is not None:
             out["lossless"] = dict(self.lossless)
         out["cut_short"] = self.cut_short
         out["warnings"] = [*self.notes, *warnings(out)]
         return out
+
+
+def repeats(tokens: Sequence[int], length: int = LOOP) -> bool:
+    """Whether a run of `length` tokens occurs twice: drafting such text well proves little."""
+    runs = [tuple(tokens[i : i + length]) for i in range(len(tokens) - length + 1)]
+    return len(set(runs)) < len(runs)
 
 
 def _ratio(numerator: float, denominator: float) -> float:
@@ -199,6 +208,9 @@ def table(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
             "1 - seconds inside forwards / total",
         ),
     ]
+    rows.append(
+        ("looping", f"{100 * report['looping']:.0f}%", f"completions that say {LOOP} tokens twice")
+    )
     if "lossless" in report:
         rows.append(
             ("lossless", report["lossless"]["verdict"], "against plain decoding, token by token")

@@ -11,13 +11,12 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
+from specflow.explain import columns
 from specflow.report import table
 from specflow.session import Session
 
-PLAIN_WIDTH = 100
 EVERY = 0.1  # seconds between two refreshes
 
 
@@ -67,11 +66,7 @@ class Progress:
 
     def table(self, report: Mapping[str, Any], texts: Sequence[tuple[str, str]]) -> None:
         """The report as a person reads it."""
-        out = Console(
-            highlight=False,
-            soft_wrap=not sys.stdout.isatty(),
-            width=None if sys.stdout.isatty() else PLAIN_WIDTH,
-        )
+        out = Console(highlight=False, soft_wrap=True)
         for _, text in texts:
             out.print(escape(text))
         if texts:
@@ -82,10 +77,8 @@ class Progress:
             f"{report['totals']['completion_tokens']} tokens, {made['run']['dtype']} on "
             f"{report['environment']['device']}, batch {made['run']['batch_size']}"
         )
-        grid = Table.grid(padding=(0, 2))
-        for row in table(report):
-            grid.add_row(*map(escape, row))
-        out.print(grid)
+        for line in columns(table(report)):
+            out.print(escape(line))
         for difference in report.get("lossless", {}).get("differences", ()):
             out.print(
                 escape(
