@@ -121,7 +121,7 @@ def measure(
 
 
 def ratios(taken: dict[str, list[Taken]], base: str) -> dict[str, dict[str, Any]]:
-    """Speed relative to a runner of the same round: median, lowest, highest; and what else to say."""
+    """Speed relative to a runner of the same round: median, lowest, highest; and more."""
     out: dict[str, dict[str, Any]] = {}
     for name, rounds in taken.items():
         speed = [

@@ -68,7 +68,7 @@ class EagerStep:
     def draft(self, rows: int) -> str:
         """The variant that the host draft names; without one there is a single variant."""
         if self.module.HOST_DRAFT is None:
-            return next(iter(self.module.VARIANTS))
+            return str(next(iter(self.module.VARIANTS)))
         return str(self.module.HOST_DRAFT(self.drafter, self.view(rows)))
 
     def launch(self, rows: int, variant: str, needed: int) -> None:

@@ -25,7 +25,7 @@ from specflow.diagnostics import Diagnostic
 from specflow.errors import RuntimeFault
 from specflow.lower import lower
 from specflow.models import loading
-from specflow.models.drafters import DRAFTERS
+from specflow.models.drafters import DRAFTERS, Drafter
 from specflow.models.lm import LanguageModel
 from specflow.models.tokenizer import Tokenizer
 from specflow.recipe import Recipe, ResolvedRecipe, dump

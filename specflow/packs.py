@@ -24,7 +24,7 @@ def names() -> tuple[str, ...]:
 
 
 def find(name: str) -> Path:
-    """A path as it is, where it is one; else the pack recipe of that name; RecipeError where neither exists."""
+    """A path where it is one, else the pack recipe of that name; RecipeError where neither is."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml") or path.exists():
         return path

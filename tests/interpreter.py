@@ -9,7 +9,18 @@ import torch
 from torch import Tensor
 
 from specflow import kernels
-from specflow.graph import Buffer, Constant, Fused, Node, Op, Operand, Repeat, StepGraph, Store, Value
+from specflow.graph import (
+    Buffer,
+    Constant,
+    Fused,
+    Node,
+    Op,
+    Operand,
+    Repeat,
+    StepGraph,
+    Store,
+    Value,
+)
 
 SHAPES: dict[str, Callable[..., Any]] = {
     "first": lambda x: x[:, 0],
@@ -24,7 +35,9 @@ SHAPES: dict[str, Callable[..., Any]] = {
 }
 
 
-def interpret(graph: StepGraph, variant: str, state: dict[str, Tensor], models: dict[str, Any]) -> None:
+def interpret(
+    graph: StepGraph, variant: str, state: dict[str, Tensor], models: dict[str, Any]
+) -> None:
     """Run a variant's phases on a state, in place."""
     known: dict[str, Any] = {}
     chosen = next(v for v in graph.variants if v.name == variant)
@@ -44,23 +57,28 @@ def _run(node: Node, local: dict[str, Any], state: dict[str, Tensor], model: Any
         return operand.value if isinstance(operand, Constant) else operand
 
     if isinstance(node, Op):
-        function = SHAPES.get(node.kind) or getattr(kernels, node.kind, None) or getattr(model, node.kind)
+        function = (
+            SHAPES.get(node.kind) or getattr(kernels, node.kind, None) or getattr(model, node.kind)
+        )
         results = function(*map(value, node.inputs))
         results = results if len(node.outputs) > 1 else (results,)
         local.update(zip((v.name for v in node.outputs), results, strict=False))
     elif isinstance(node, Store):
-        buffer, new = state[node.buffer.name], value(node.value)
-        if node.mode == "add":
-            buffer.add_(new)
-        elif isinstance(new, int):
-            buffer.fill_(new)
-        else:
-            buffer.copy_(new)
+        _store(state[node.buffer.name], value(node.value), node.mode)
     elif isinstance(node, Fused):
         for inner in node.body:
             _run(inner, local, state, model)
     elif isinstance(node, Repeat):
         _loop(node, local, state, model)
+
+
+def _store(buffer: Tensor, new: Any, mode: str) -> None:
+    if mode == "add":
+        buffer.add_(new)
+    elif isinstance(new, int):
+        buffer.fill_(new)
+    else:
+        buffer.copy_(new)
 
 
 def _loop(node: Repeat, local: dict[str, Any], state: dict[str, Tensor], model: Any) -> None:

@@ -77,11 +77,13 @@ def session(
         pool = draft.pool(resolved.run.batch_size, positions(resolved))
         guesses = resolved["verify.num_draft_tokens"] - 1
         drafter = LanguageModelDrafter(draft, pool, guesses, resolved.run.prefill_chunk)
-    return assemble(resolved, module, model, drafter, lambda ids: " ".join(map(str, ids)), frozenset())
+    return assemble(
+        resolved, module, model, drafter, lambda ids: " ".join(map(str, ids)), frozenset()
+    )
 
 
 def requests(count: int, new: int, seed: int = 3) -> list[Request]:
-    """Prompts of mixed length: one token, a few, more than one prefill chunk; some repeat themselves."""
+    """Prompts of mixed length: one token, a few, more than a prefill chunk; some repeat."""
     generator = torch.Generator().manual_seed(seed)
     made = []
     for i in range(count):

@@ -69,7 +69,8 @@ def _tell_graph(built: StepGraph, graph: StepGraph) -> None:
     loops = sum(isinstance(n, Repeat) for p in graph.phases for n in p.nodes)
     fused = [n.name for p in graph.phases for n in p.nodes if isinstance(n, Fused)]
     print(
-        f"lower     {ops[0]} ops in {len(graph.phases)} phases, {loops} {'loop' if loops == 1 else 'loops'}, "
+        f"lower     {ops[0]} ops in {len(graph.phases)} phases, "
+        f"{loops} {'loop' if loops == 1 else 'loops'}, "
         f"{len(graph.buffers)} state buffers, {len(PASSES)} passes"
     )
     for v in graph.variants:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from specflow.graph.ir import Fused, Node, Op, Phase, StepGraph, Store, Value, reads, writes
+from specflow.graph.ir import Buffer, Fused, Node, Op, Phase, StepGraph, Store, Value, reads, writes
 from specflow.graph.ops import OPS
 
 
@@ -17,22 +18,37 @@ def rows(graph: StepGraph) -> StepGraph:
 
 def _fuse(phase: Phase) -> Phase:
     nodes: list[Node] = []
-    run: list[Op | Store] = []
     made = 0
-    for node in (*phase.nodes, None):
-        if node is not None and _row(node) and isinstance(node, Op | Store):
-            run.append(node)
-            continue
+    for run in _runs(phase.nodes):
         if len(run) > 1:
             made += 1
             name = f"{phase.name}_rows" + (f"_{made}" if made > 1 else "")
-            nodes.append(_fused(name, tuple(run), phase))
+            body = tuple(n for n in run if isinstance(n, Op | Store))
+            nodes.append(_fused(name, body, phase))
         else:
             nodes.extend(run)
-        run = []
-        if node is not None:
-            nodes.append(node)
     return replace(phase, nodes=tuple(nodes))
+
+
+def _runs(nodes: Iterable[Node]) -> Iterator[list[Node]]:
+    """Maximal runs of row ops, every other node alone.
+
+    A kernel loads state before it stores any, so a run ends before a node that reads what the run has written.
+    """
+    run: list[Node] = []
+    stored: set[Buffer] = set()
+    for node in nodes:
+        read = {o for o in reads(node) if isinstance(o, Buffer)}
+        if run and (not _row(node) or read & stored):
+            yield run
+            run, stored = [], set()
+        if _row(node):
+            run.append(node)
+            stored |= {b for b in writes(node) if isinstance(b, Buffer)}
+        else:
+            yield [node]
+    if run:
+        yield run
 
 
 def _fused(name: str, body: tuple[Op | Store, ...], phase: Phase) -> Fused:

@@ -99,7 +99,7 @@ def attend(  # noqa: PLR0913 - the library calls it
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    step: Step,
+    step: Step | None = None,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
@@ -107,6 +107,10 @@ def attend(  # noqa: PLR0913 - the library calls it
 ) -> tuple[Tensor, None]:
     """Attention of queries [B, H, q, E] to a window [B, K, S, E], as [B, q, H, E]."""
     del attention_mask
+    if step is None:
+        raise RuntimeFault(
+            f"`{type(module).__name__}` runs on its own, or its layer drops keywords: use another target model"
+        )
     for name, given in extra.items():
         if given is not None and name not in HARMLESS:
             raise RuntimeFault(

@@ -1,4 +1,4 @@
-"""Whatever drafts, the output is the target's, and KV and draft state are what a recompute gives."""
+"""Whatever drafts, the output is the target's; KV and draft state are what a recompute gives."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def test_greedy_is_plain_decoding(name: str, batch: int, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("arch", ["qwen3", "gemma3", "deepseek_v3", "glm4_moe"])
 @pytest.mark.parametrize("name", ["ngram", "ngram_chain"])
-def test_greedy_is_plain_decoding_on_other_architectures(name: str, arch: str, tmp_path: Path) -> None:
+def test_greedy_is_plain_decoding_on_other_architectures(
+    name: str, arch: str, tmp_path: Path
+) -> None:
     model = target(arch)
     asked = requests(5, 20)
     plain = tokens(session(recipe("plain", 2), model, tmp_path), asked)
@@ -86,14 +88,14 @@ def test_kv_and_draft_state_equal_a_recompute(name: str, tmp_path: Path) -> None
             if "previous_token" in state:
                 assert state["previous_token"] == text[-2]
             compare(made.pool, row, recomputed(model, text[:-1]), len(text) - 1)
-            if draft is not None:  # its last two positions are caught up by the next draft (serial.md §6.6)
+            if draft is not None:  # the next draft catches up its last two positions (§6.6)
                 compare(made.drafter.pool, row, recomputed(draft, text[:-1]), len(text) - 2)
             checked += 1
     assert checked > 20
 
 
 def compare(pool: KVPool, row: int, whole: KVPool, length: int) -> None:
-    """Equal up to the rounding of another width: float32, a few layers of width 64, values of order 1."""
+    """Equal up to rounding at another width: float32, a few layers of width 64, values near 1."""
     for ours, theirs in zip(rows_of(pool, row, length), rows_of(whole, 0, length), strict=True):
         torch.testing.assert_close(ours, theirs, atol=2e-4, rtol=1e-4)
 
@@ -127,7 +129,10 @@ def test_a_weak_match_verifies_one_position(tmp_path: Path) -> None:
     made = session(recipe("ngram"), target(), tmp_path)
     variants: list[str] = []
     launch = made.captured.launch
-    made.captured.launch = lambda rows, variant, needed: (variants.append(variant), launch(rows, variant, needed))
+    made.captured.launch = lambda rows, variant, needed: (
+        variants.append(variant),
+        launch(rows, variant, needed),
+    )
     for request in requests(3, 60):
         made.submit(request)
     list(made.run())

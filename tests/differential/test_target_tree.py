@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from specflow.models import linear
 from specflow.models.lm import LanguageModel, Window
 from specflow.pools import KVPool
 from tests.capture_safety import CaptureSafe, HostSync
@@ -59,11 +60,16 @@ def assert_close(actual: Tensor, expected: Tensor) -> None:
     assert torch.equal(actual.argmax(-1), expected.argmax(-1))
 
 
-@pytest.fixture(scope="module", params=SHAPES)
+@pytest.fixture(scope="module", params=[*SHAPES, "llama unpacked"])
 def pair(request: pytest.FixtureRequest) -> tuple[PreTrainedModel, LanguageModel]:
     torch.set_num_threads(1)
-    stock = build(request.param)
-    return stock, LanguageModel.wrap(copy.deepcopy(stock))
+    name, *unpacked = request.param.split()
+    stock = build(name)
+    with pytest.MonkeyPatch.context() as patch:
+        if not unpacked:
+            patch.setattr(linear, "SMALLEST", 0)  # these matrices are far too small to be packed
+        lm = LanguageModel.wrap(copy.deepcopy(stock))
+    return stock, lm
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ def build(name: str, seed: int = 0, **changes: object) -> PreTrainedModel:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim >= 2:
-                parameter.normal_(0.0, 0.15 if parameter.shape[-1] > 32 else 0.25)
+                parameter.normal_(0.0, 0.1 if parameter.shape[-1] > 32 else 0.2)
             else:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
     return model

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -20,7 +19,11 @@ PACK = ("pico/plain", "pico/ngram", "pico/ngram_chain", "pico/standalone")
 def specflow(*words: str, cwd: Path = ROOT, timeout: int = 300) -> subprocess.CompletedProcess[str]:
     """Run the command; a traceback is a failure wherever it shows."""
     done = subprocess.run(
-        [sys.executable, "-m", "specflow", *words], cwd=cwd, capture_output=True, text=True, timeout=timeout,
+        [sys.executable, "-m", "specflow", *words],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
         check=False,
     )
     assert "Traceback" not in done.stderr + done.stdout, done.stderr
@@ -44,7 +47,9 @@ def test_help_has_an_example_of_each_command() -> None:
 @pytest.mark.parametrize("batch", [1, 8])
 @pytest.mark.parametrize(("name", "least"), [("pico/ngram", 1.3), ("pico/standalone", 1.8)])
 def test_run_is_lossless_and_pays(name: str, least: float, batch: int, tmp_path: Path) -> None:
-    done = specflow("run", name, "--check-lossless", "--out", str(tmp_path), f"run.batch_size={batch}")
+    done = specflow(
+        "run", name, "--check-lossless", "--out", str(tmp_path), f"run.batch_size={batch}"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["schema"] == 1
@@ -55,7 +60,9 @@ def test_run_is_lossless_and_pays(name: str, least: float, batch: int, tmp_path:
     assert len(lines) == report["prompts"]["count"]
     totals = report["totals"]
     assert totals["completion_tokens"] == sum(len(line["token_ids"]) for line in lines)
-    assert totals["accepted"] + totals["verifies"] == sum(sum(line["accept_lens"]) for line in lines)
+    assert totals["accepted"] + totals["verifies"] == sum(
+        sum(line["accept_lens"]) for line in lines
+    )
     assert totals["completion_tokens"] == len(lines) + totals["accepted"] + totals["verifies"]
     assert report["seconds"]["total"] >= report["forward_seconds"] > 0
     assert sum(report["accept_histogram"]) == totals["verifies"]
@@ -63,8 +70,17 @@ def test_run_is_lossless_and_pays(name: str, least: float, batch: int, tmp_path:
 
 @pytest.mark.parametrize("name", PACK)
 def test_every_pack_recipe_runs(name: str) -> None:
-    done = specflow("run", name, "--limit", "2", "--format", "json", "--prompts",
-                    str(ROOT / "recipes/pico/prompts/code.jsonl"), "sampling.max_new_tokens=24")
+    done = specflow(
+        "run",
+        name,
+        "--limit",
+        "2",
+        "--format",
+        "json",
+        "--prompts",
+        str(ROOT / "recipes/pico/prompts/code.jsonl"),
+        "sampling.max_new_tokens=24",
+    )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["totals"]["completion_tokens"] == 48
@@ -72,7 +88,14 @@ def test_every_pack_recipe_runs(name: str) -> None:
 
 
 def test_one_prompt_prints_its_text(recipe: Path) -> None:
-    done = specflow("run", str(recipe), "--prompt", "import os\nimport ", "--no-baseline", "sampling.max_new_tokens=8")
+    done = specflow(
+        "run",
+        str(recipe),
+        "--prompt",
+        "import os\nimport ",
+        "--no-baseline",
+        "sampling.max_new_tokens=8",
+    )
     assert done.returncode == 0
     assert "accept length" in done.stdout
     assert "\x1b" not in done.stdout + done.stderr  # no colour where nobody looks
@@ -80,8 +103,17 @@ def test_one_prompt_prints_its_text(recipe: Path) -> None:
 
 def test_a_stop_string_ends_a_completion(recipe: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    specflow("run", str(recipe), "--prompt", "def add(a, b):\n    return ", "--no-baseline", "--out", str(out),
-             'sampling.stop=["\\n"]', "sampling.max_new_tokens=60")
+    specflow(
+        "run",
+        str(recipe),
+        "--prompt",
+        "def add(a, b):\n    return ",
+        "--no-baseline",
+        "--out",
+        str(out),
+        'sampling.stop=["\\n"]',
+        "sampling.max_new_tokens=60",
+    )
     line = json.loads((out / "completions.jsonl").read_text())
     assert line["finish_reason"] == "stop"
     assert "\n" not in line["text"]
@@ -90,14 +122,30 @@ def test_a_stop_string_ends_a_completion(recipe: Path, tmp_path: Path) -> None:
 def test_bad_lines_are_named_and_the_others_run(recipe: Path, tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     long = "x = 1\n" * 2000
-    file.write_text("\n".join([
-        json.dumps({"id": "good", "prompt": "import os\n"}), "{not json", json.dumps({"id": "empty", "prompt": " "}),
-        json.dumps({"id": "long", "prompt": long}), json.dumps({"id": "good", "prompt": "again"}), "",
-        json.dumps({"id": "also", "messages": [{"role": "user", "content": "def f(x):"}]}),
-    ]))
+    file.write_text(
+        "\n".join(
+            [
+                json.dumps({"id": "good", "prompt": "import os\n"}),
+                "{not json",
+                json.dumps({"id": "empty", "prompt": " "}),
+                json.dumps({"id": "long", "prompt": long}),
+                json.dumps({"id": "good", "prompt": "again"}),
+                "",
+                json.dumps({"id": "also", "messages": [{"role": "user", "content": "def f(x):"}]}),
+            ]
+        )
+    )
     out = tmp_path / "out"
-    done = specflow("run", str(recipe), "--prompts", str(file), "--out", str(out), "--no-baseline",
-                    "sampling.max_new_tokens=4")
+    done = specflow(
+        "run",
+        str(recipe),
+        "--prompts",
+        str(file),
+        "--out",
+        str(out),
+        "--no-baseline",
+        "sampling.max_new_tokens=4",
+    )
     assert done.returncode == 1
     for code, where in (("SF101", ":2:1"), ("SF104", ":3:1"), ("SF103", ":4:1"), ("SF105", ":5:1")):
         assert code in done.stdout
@@ -106,7 +154,9 @@ def test_bad_lines_are_named_and_the_others_run(recipe: Path, tmp_path: Path) ->
     assert ids == ["good", "also"]
 
 
-def test_out_that_cannot_be_written_is_told_before_models_load(recipe: Path, tmp_path: Path) -> None:
+def test_out_that_cannot_be_written_is_told_before_models_load(
+    recipe: Path, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
     began = time.monotonic()
     done = specflow("run", str(recipe), "--prompt", "x", "--out", str(tmp_path / "file" / "out"))
@@ -116,28 +166,31 @@ def test_out_that_cannot_be_written_is_told_before_models_load(recipe: Path, tmp
     assert time.monotonic() - began < 30
 
 
-@pytest.mark.parametrize(("words", "code"), [
-    (("run", "pico/none_such", "--prompt", "x"), 2),
-    (("validate", "pico/ngramm"), 2),
-    (("validate", "missing.yaml"), 2),
-    (("run", "pico/plain", "--prompts", "missing.jsonl"), 2),
-    (("run", "pico/plain", "--prompt", "  "), 2),
-    (("run", "pico/plain", "--prompt", "x", "draft.nonsense=1"), 1),
-    (("run", "pico/plain", "--prompt", "x", "run.device=cuda"), 1),
-    (("rule", "SF999"), 2),
-    (("explain", "pico/ngram", "draft.min_matsch"), 2),
-    (("diff", "pico/ngram", "pico/ngram"), 0),
-    (("diff", "pico/ngram", "pico/standalone"), 1),
-    (("validate", "pico/ngram", "run.dtype=bfloat16"), 0),
-    (("validate", "pico/ngram", "run.dtype=bfloat16", "--strict"), 1),
-    (("compile", "pico/ngram", "--show", "graph"), 0),
-    (("compile", "pico/ngram", "--show", "code"), 0),
-    (("compile", "pico/ngram", "--show", "kernels"), 0),
-    (("recipes",), 0),
-    (("rules",), 0),
-    (("rule", "SF012"), 0),
-    (("nonsense",), 2),
-])
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("run", "pico/none_such", "--prompt", "x"), 2),
+        (("validate", "pico/ngramm"), 2),
+        (("validate", "missing.yaml"), 2),
+        (("run", "pico/plain", "--prompts", "missing.jsonl"), 2),
+        (("run", "pico/plain", "--prompt", "  "), 2),
+        (("run", "pico/plain", "--prompt", "x", "draft.nonsense=1"), 1),
+        (("run", "pico/plain", "--prompt", "x", "run.device=cuda"), 1),
+        (("rule", "SF999"), 2),
+        (("explain", "pico/ngram", "draft.min_matsch"), 2),
+        (("diff", "pico/ngram", "pico/ngram"), 0),
+        (("diff", "pico/ngram", "pico/standalone"), 1),
+        (("validate", "pico/ngram", "run.dtype=bfloat16"), 0),
+        (("validate", "pico/ngram", "run.dtype=bfloat16", "--strict"), 1),
+        (("compile", "pico/ngram", "--show", "graph"), 0),
+        (("compile", "pico/ngram", "--show", "code"), 0),
+        (("compile", "pico/ngram", "--show", "kernels"), 0),
+        (("recipes",), 0),
+        (("rules",), 0),
+        (("rule", "SF012"), 0),
+        (("nonsense",), 2),
+    ],
+)
 def test_exit_codes(words: tuple[str, ...], code: int) -> None:
     done = specflow(*words)
     assert done.returncode == code, done.stdout + done.stderr
@@ -148,7 +201,10 @@ def test_compile_tells_why_and_keeps_a_hand_edited_module(tmp_path: Path) -> Non
     first = specflow("compile", "pico/ngram", "-o", str(tmp_path))
     assert "rebuilt: missing" in first.stdout
     assert "unchanged" in specflow("compile", "pico/ngram", "-o", str(tmp_path)).stdout
-    assert "recipe-changed" in specflow("compile", "pico/ngram", "draft.min_match=3", "-o", str(tmp_path)).stdout
+    assert (
+        "recipe-changed"
+        in specflow("compile", "pico/ngram", "draft.min_match=3", "-o", str(tmp_path)).stdout
+    )
     file = tmp_path / "pico" / "ngram" / "step.py"
     file.write_text(file.read_text() + "# mine\n")
     kept = specflow("compile", "pico/ngram", "-o", str(tmp_path))
@@ -164,13 +220,30 @@ def test_ctrl_c_keeps_what_has_ended(tmp_path: Path) -> None:
     prompts.write_text("\n".join(json.dumps(line | {"id": str(i)}) for i in range(2000)))
     out = tmp_path / "out"
     process = subprocess.Popen(
-        [sys.executable, "-m", "specflow", "run", "pico/plain", "--prompts", str(prompts), "--out", str(out),
-         "--format", "json"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=os.setsid,
+        [
+            sys.executable,
+            "-m",
+            "specflow",
+            "run",
+            "pico/plain",
+            "--prompts",
+            str(prompts),
+            "--out",
+            str(out),
+            "--format",
+            "json",
+        ],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     for _ in range(600):
         time.sleep(0.1)
-        if (out / "completions.jsonl").exists() and (out / "completions.jsonl").read_text().count("\n") >= 2:
+        if (out / "completions.jsonl").exists() and (out / "completions.jsonl").read_text().count(
+            "\n"
+        ) >= 2:
             break
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=60)
@@ -181,11 +254,13 @@ def test_ctrl_c_keeps_what_has_ended(tmp_path: Path) -> None:
     assert json.loads(stdout)["cut_short"]
     kept = (out / "completions.jsonl").read_text().splitlines()
     assert 2 <= len(kept) < 2000
-    assert report["totals"]["completion_tokens"] == sum(len(json.loads(k)["token_ids"]) for k in kept)
+    assert report["totals"]["completion_tokens"] == sum(
+        len(json.loads(k)["token_ids"]) for k in kept
+    )
 
 
 def test_a_traceback_would_show_the_generated_lines(tmp_path: Path) -> None:
-    """The module lies in a file with its own name, so that debuggers and tracebacks find its lines."""
+    """The module lies in a file of its own name: debuggers and tracebacks find its lines."""
     from specflow.codegen import emit
     from specflow.load import load
     from specflow.lower import lower

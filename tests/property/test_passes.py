@@ -22,7 +22,7 @@ VOCABULARY = 7
 
 
 class Words:
-    """A model that answers by a table of the tokens and positions it is shown, and writes down its moves."""
+    """A model that answers by a table of tokens and positions, and writes down its moves."""
 
     def __init__(self) -> None:
         self.moves: list[tuple[Tensor, Tensor]] = []
@@ -64,7 +64,9 @@ def same(a: dict[str, Tensor], b: dict[str, Tensor], moved: Words, also: Words) 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=8, deadline=None)
-def test_passes_and_emission_keep_meaning(path: Path, seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_passes_and_emission_keep_meaning(
+    path: Path, seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     resolved = resolve(load(path))
     graph = build(resolved)
     module = emit(lower(resolved), resolved).load(tmp_path_factory.getbasetemp() / "steps")

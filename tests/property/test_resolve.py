@@ -1,4 +1,4 @@
-"""Laws of resolution: any recipe resolves or gives findings; resolving twice changes nothing; the user is kept."""
+"""Laws of resolution: it resolves or finds; twice changes nothing; what a user wrote is kept."""
 
 from __future__ import annotations
 
@@ -16,21 +16,34 @@ from specflow.resolve import resolve
 from specflow.stages import COMMITS, DRAFTS, VERIFIES
 
 ODD = st.one_of(
-    st.integers(-3, 300), st.booleans(), st.none(), st.floats(allow_nan=False), st.text(max_size=6),
-    st.lists(st.integers(-2, 20), max_size=3), st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+    st.integers(-3, 300),
+    st.booleans(),
+    st.none(),
+    st.floats(allow_nan=False),
+    st.text(max_size=6),
+    st.lists(st.integers(-2, 20), max_size=3),
+    st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
 )
 FIELDS = {
-    "draft": sorted({n for d in DRAFTS.names() for n in DRAFTS[d].fields.model_fields} | {"signal", "guess", "odd"}),
+    "draft": sorted(
+        {n for d in DRAFTS.names() for n in DRAFTS[d].fields.model_fields}
+        | {"signal", "guess", "odd"}
+    ),
     "verify": ["shape", "num_draft_tokens", "accept", "odd"],
     "commit": ["draft_state", "odd"],
     "sampling": [*SamplingFields.model_fields],
     "run": [*RunFields.model_fields],
 }
 LIKELY = {
-    "model": st.just("builtin:pico-llama-s"), "shape": st.sampled_from(VERIFIES.names()),
-    "draft_state": st.sampled_from(COMMITS.names()), "signal": st.sampled_from(["tokens", "history"]),
-    "guess": st.sampled_from(["lookup", "autoregressive", "none"]), "accept": st.just("greedy"),
-    "num_draft_tokens": st.integers(1, 20), "num_steps": st.integers(1, 8), "breadth": st.just([1, 4]),
+    "model": st.just("builtin:pico-llama-s"),
+    "shape": st.sampled_from(VERIFIES.names()),
+    "draft_state": st.sampled_from(COMMITS.names()),
+    "signal": st.sampled_from(["tokens", "history"]),
+    "guess": st.sampled_from(["lookup", "autoregressive", "none"]),
+    "accept": st.just("greedy"),
+    "num_draft_tokens": st.integers(1, 20),
+    "num_steps": st.integers(1, 8),
+    "breadth": st.just([1, 4]),
 }
 
 
@@ -41,7 +54,8 @@ def recipes(draw: st.DrawFn, sound: float = 0.9) -> dict[str, Any]:
     for block, names in FIELDS.items():
         chosen = draw(st.lists(st.sampled_from(names), max_size=2, unique=True))
         made[block] = {
-            n: draw(LIKELY[n] if n in LIKELY and draw(st.floats(0, 1)) < sound else ODD) for n in chosen
+            n: draw(LIKELY[n] if n in LIKELY and draw(st.floats(0, 1)) < sound else ODD)
+            for n in chosen
         }
     if draw(st.booleans()):
         made["draft"]["algorithm"] = draw(st.sampled_from([*DRAFTS.names(), "PLAIN", "NGRAMM"]))
@@ -53,9 +67,10 @@ def attempt(made: dict[str, Any]) -> ResolvedRecipe | None:
     try:
         return resolve(loads(yaml.safe_dump(made), "drawn.yaml"))
     except RecipeError as error:
-        assert error.diagnostics
-        assert all(d.message and d.code.startswith("SF") for d in error.diagnostics)
-        return None
+        found = error.diagnostics
+    assert found
+    assert all(d.message and d.code.startswith("SF") for d in found)
+    return None
 
 
 @given(recipes())
@@ -85,7 +100,11 @@ def test_a_weaker_origin_never_replaces_a_stronger_one(name: str, data: st.DataO
     resolved = attempt(made)
     order = list(Origin)
     for path in resolved.ledger if resolved else ():
-        history = [order.index(e.origin) for e in resolved.ledger.history(path) if e.origin is not Origin.ALIAS]
+        history = [
+            order.index(e.origin)
+            for e in resolved.ledger.history(path)
+            if e.origin is not Origin.ALIAS
+        ]
         assert history == sorted(history)
 
 
@@ -100,6 +119,14 @@ def test_some_drawn_recipes_resolve() -> None:
         draft: dict[str, Any] = {"algorithm": name}
         if "model" in DRAFTS[name].fields.model_fields:
             draft["model"] = "builtin:pico-llama-s"
-        good += attempt({"target": {"model": "builtin:pico-llama"}, "draft": draft,
-                         "run": {"batch_size": draws.randint(1, 9)}}) is not None
+        good += (
+            attempt(
+                {
+                    "target": {"model": "builtin:pico-llama"},
+                    "draft": draft,
+                    "run": {"batch_size": draws.randint(1, 9)},
+                }
+            )
+            is not None
+        )
     assert good == 40

@@ -25,7 +25,10 @@ def codes(model: Path | str, draft: Path | str | None = None) -> list[str]:
     """The findings of a recipe that names the model."""
     drafts = f"{{algorithm: STANDALONE, model: '{draft}'}}" if draft else "{algorithm: NGRAM}"
     try:
-        return [f.code for f in resolve(loads(f"target: {{model: '{model}'}}\ndraft: {drafts}")).findings]
+        return [
+            f.code
+            for f in resolve(loads(f"target: {{model: '{model}'}}\ndraft: {drafts}")).findings
+        ]
     except RecipeError as error:
         return [d.code for d in error.diagnostics]
 
@@ -33,7 +36,11 @@ def codes(model: Path | str, draft: Path | str | None = None) -> list[str]:
 def test_a_whole_folder(folder: Path) -> None:
     facts = read(str(folder))
     assert facts.problem is None
-    assert (facts.architecture, facts.vocab_size, facts.max_positions) == ("LlamaForCausalLM", 2048, 1024)
+    assert (facts.architecture, facts.vocab_size, facts.max_positions) == (
+        "LlamaForCausalLM",
+        2048,
+        1024,
+    )
     assert facts.tokenizer_size == 2048
     assert codes(folder) == []
     assert codes(folder, folder) == []

@@ -22,16 +22,32 @@ def test_ids_default_to_line_numbers(tmp_path: Path) -> None:
     assert not found.findings
 
 
-@pytest.mark.parametrize(("line", "code"), [
-    ("{", "SF101"), ("[1]", "SF101"), ("[" * 100_000, "SF101"),
-    ({}, "SF102"), ({"prompt": 1}, "SF102"), ({"prompt": "a", "messages": []}, "SF102"),
-    ({"messages": []}, "SF102"), ({"messages": [{"role": "user"}]}, "SF102"), ({"promt": "a"}, "SF102"),
-    ({"prompt": "a", "max_new_tokens": 0}, "SF102"), ({"prompt": "a", "max_new_tokens": True}, "SF102"),
-    ({"prompt": "a", "id": [1]}, "SF102"), ({"prompt": ""}, "SF104"), ({"prompt": "\n"}, "SF104"),
-    ({"id": "good", "prompt": "twice"}, "SF105"),
-])
-def test_a_line_at_fault_is_told_and_the_others_stay(tmp_path: Path, line: object, code: str) -> None:
-    found = read(lines(tmp_path, {"id": "good", "prompt": "x"}, line, {"id": "last", "prompt": "y"}))
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("{", "SF101"),
+        ("[1]", "SF101"),
+        ("[" * 100_000, "SF101"),
+        ({}, "SF102"),
+        ({"prompt": 1}, "SF102"),
+        ({"prompt": "a", "messages": []}, "SF102"),
+        ({"messages": []}, "SF102"),
+        ({"messages": [{"role": "user"}]}, "SF102"),
+        ({"promt": "a"}, "SF102"),
+        ({"prompt": "a", "max_new_tokens": 0}, "SF102"),
+        ({"prompt": "a", "max_new_tokens": True}, "SF102"),
+        ({"prompt": "a", "id": [1]}, "SF102"),
+        ({"prompt": ""}, "SF104"),
+        ({"prompt": "\n"}, "SF104"),
+        ({"id": "good", "prompt": "twice"}, "SF105"),
+    ],
+)
+def test_a_line_at_fault_is_told_and_the_others_stay(
+    tmp_path: Path, line: object, code: str
+) -> None:
+    found = read(
+        lines(tmp_path, {"id": "good", "prompt": "x"}, line, {"id": "last", "prompt": "y"})
+    )
     assert [f.code for f in found.findings] == [code]
     assert "line 2" in found.findings[0].message
     assert [p.id for p in found.items] == ["good", "last"]
