@@ -16,6 +16,7 @@ from specflow.graph.ir import (
     Value,
     leaves,
     reads,
+    writes,
 )
 from specflow.graph.ops import OPS
 
@@ -139,7 +140,7 @@ def _carried(phase: Phase, names: list[str]) -> bool:
 def _lowered(phase: Phase) -> None:
     """After the passes no two row ops that could be one kernel stand side by side."""
     for first, second in zip(phase.nodes, phase.nodes[1:], strict=False):
-        if _row(first) and _row(second):
+        if _row(first) and _row(second) and not set(writes(first)) & set(reads(second)):
             raise CompileError(f"row ops of `{phase.name}` were not fused: {first}, {second}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ from torch import Tensor
 
 from specflow.capture import buffers
 from specflow.codegen import emit
+from specflow.errors import CompileError
+from specflow.graph import Builder, Value, fuse
+from specflow.graph.check import BUILT, LOWERED, check
 from specflow.load import load
 from specflow.lower import PASSES, build, lower
 from specflow.resolve import resolve
@@ -86,3 +90,45 @@ def test_passes_and_emission_keep_meaning(
         emitted = Words()
         module.VARIANTS[variant](emitted, emitted, state)
         same(first, buffers(state), words, emitted)
+
+
+def test_a_run_ends_where_it_would_read_what_it_wrote() -> None:
+    """A kernel loads before it stores, so a read after a store of the same state is another kernel."""
+    b = Builder("none")
+    lens = b.buffer("seq_lens", ("B",), "committed tokens")
+    kept = b.buffer("kept", ("B",), "a copy")
+    with b.phase("commit", "commit", "Store, then read.") as p:
+        before = p.op("hold", lens, out="before", shape=("B",))
+        p.store(lens, 1, "add")
+        after = p.op("hold", lens, out="after", shape=("B",))
+        p.store(kept, after)
+        p.give(before)
+    b.variant("only", "commit", width=1, doc="one phase")
+    graph = fuse.rows(b.done())
+    check(graph, LOWERED)
+    nodes = graph.phase("commit").nodes
+    assert [type(n).__name__ for n in nodes] == ["Fused", "Fused"]
+    state = {"seq_lens": torch.tensor([4]), "kept": torch.tensor([0])}
+    interpret(graph, "only", state, {})
+    assert state["kept"].tolist() == [5]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda p, lens, free: p.op("first", free, out="x", shape=("B",)),  # read before it is assigned
+        lambda p, lens, free: p.op("no_such", lens, out="x", shape=("B",)),
+        lambda p, lens, free: p.op("first", lens, lens, out="x", shape=("B",)),  # one operand too many
+        lambda p, lens, free: p.op("verify", lens, lens, out="x", shape=("B",)),  # a model where there is none
+        lambda p, lens, free: p.ops("insert", lens, outs=()),  # a host op on the device
+        lambda p, lens, free: p.give(free),
+    ],
+)
+def test_an_illegal_graph_is_refused(wrong: Callable[..., object]) -> None:
+    b = Builder("none")
+    lens = b.buffer("seq_lens", ("B",), "committed tokens")
+    with b.phase("commit", "commit", "Wrong.") as p:
+        wrong(p, lens, Value("free", ("B", 1)))
+    b.variant("only", "commit", width=1, doc="one phase")
+    with pytest.raises(CompileError):
+        check(b.done(), BUILT)
