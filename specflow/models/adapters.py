@@ -18,7 +18,7 @@ from specflow.models.attention import ATTENTION
 from specflow.models.lean import LeanDecoder
 from specflow.models.linear import fuse, pack
 
-Run = Callable[[Tensor, Tensor, Any], Tensor]
+Run = Callable[[Tensor, Tensor, Any], Tensor]  # tokens, positions, step -> normed hidden states
 INSTEAD = "use another target model, or run the recipe on an engine"
 EXPERTS = "specflow"
 DRIVEN_LAYERS = frozenset({"full_attention", "sliding_attention"})
@@ -33,17 +33,22 @@ class Architecture:
     head: str = "lm_head"
     lean: bool = False  # the decoder is Llama-shaped: `LeanDecoder` computes it
     absorbed: bool = False  # latent attention reads the pool without expanding it
-    proven: bool = True  # tests hold every node of a tree against the stock model
+    proven: bool = (
+        True  # tests hold every node of a tree against the stock model; else a trial at load
+    )
 
 
 ARCHITECTURES = {
     "DeepseekV3ForCausalLM": Architecture(absorbed=True),
     "Gemma2ForCausalLM": Architecture(),
     "Gemma3ForCausalLM": Architecture(),
-    "Gemma3ForConditionalGeneration": Architecture(decoder="model.language_model"),
+    "Gemma3ForConditionalGeneration": Architecture(decoder="model.language_model", proven=False),
     "Gemma4ForCausalLM": Architecture(),
-    "Gemma4ForConditionalGeneration": Architecture(decoder="model.language_model"),
+    "Gemma4ForConditionalGeneration": Architecture(decoder="model.language_model", proven=False),
     "Glm4MoeForCausalLM": Architecture(),
+    "Kimi_K25ForConditionalGeneration": Architecture(
+        decoder="model.language_model", absorbed=True, proven=False
+    ),
     "LlamaForCausalLM": Architecture(lean=True),
     "MistralForCausalLM": Architecture(lean=True),
     "Qwen2ForCausalLM": Architecture(lean=True),
@@ -57,14 +62,13 @@ UNLISTED = Architecture(proven=False)  # tried, and held against its own stock f
 class Adapter:
     """The parts of one model in memory that a forward needs."""
 
-    run: Callable[
-        [Tensor, Tensor, Any], Tensor
-    ]  # tokens, positions, step -> hidden states after the final norm
+    run: Run
     head: nn.Module
     softcap: float | None
     vocab_size: int
     max_positions: int
     layers: int
+    sliding: int  # layers that see a sliding window only
     device: torch.device
     dtype: torch.dtype
 
@@ -104,6 +108,7 @@ def adapt(model: PreTrainedModel) -> Adapter:
         vocab_size=int(head.weight.shape[0]),
         max_positions=longest(config),
         layers=int(config.num_hidden_layers),
+        sliding=expected_windows(config),
         device=head.weight.device,
         dtype=head.weight.dtype,
     )

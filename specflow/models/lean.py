@@ -83,9 +83,13 @@ class LeanDecoder:
         hidden = padded(flat, self.fewest)  # [R, M]
         for index, layer in enumerate(self.layers):
             merged = layer.qkv.multiply(self._norm(hidden, layer.norm))[: flat.shape[0]]
-            mixed = self._attend(layer, merged.view(*tokens.shape, -1, self.width), turn, step, index)
+            mixed = self._attend(
+                layer, merged.view(*tokens.shape, -1, self.width), turn, step, index
+            )
             hidden = hidden + layer.out.multiply(padded(mixed, self.fewest))
-            gate, up = layer.gate_up.multiply(self._norm(hidden, layer.middle_norm)).chunk(2, dim=-1)
+            gate, up = layer.gate_up.multiply(self._norm(hidden, layer.middle_norm)).chunk(
+                2, dim=-1
+            )
             hidden = hidden + layer.down.multiply(F.silu(gate) * up)
         return self._norm(hidden, self.norm)[: flat.shape[0]].view(*tokens.shape, -1)
 

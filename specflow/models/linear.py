@@ -80,7 +80,9 @@ def padded(rows: Tensor, fewest: int) -> Tensor:
 @torch.no_grad()
 def fuse(linears: Sequence[nn.Linear]) -> PackedLinear | PlainLinear:
     """One layer in place of several that read the same input."""
-    weight = torch.cat([linear.weight for linear in linears]) if len(linears) > 1 else linears[0].weight
+    weight = (
+        torch.cat([linear.weight for linear in linears]) if len(linears) > 1 else linears[0].weight
+    )
     biases = [linear.bias for linear in linears if linear.bias is not None]
     bias = torch.cat(biases) if biases else None
     return PackedLinear(weight, bias) if packable(weight) else PlainLinear(weight, bias)

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specflow.models.adapters import Adapter, adapt
+from specflow.errors import RuntimeFault
+from specflow.models.adapters import INSTEAD, Adapter, adapt, architecture_of
 from specflow.models.attention import Step
 from specflow.models.loading import load_weights
 from specflow.pools import KVPool, LayerShape
@@ -44,7 +45,12 @@ class LanguageModel:
     @classmethod
     def wrap(cls, model: PreTrainedModel) -> LanguageModel:
         """A model in memory; its attention is ours from here on."""
-        return cls(adapt(model), find_stop_ids(model))
+        if architecture_of(model).proven:
+            return cls(adapt(model), find_stop_ids(model))
+        expected = stock_trial(model.eval())
+        wrapped = cls(adapt(model), find_stop_ids(model))
+        hold_against(wrapped, expected)
+        return wrapped
 
     def pool(self, rows: int, length: int) -> KVPool:
         """An empty pool for `rows` rows of `length` positions, allocated at once."""
@@ -148,10 +154,12 @@ class Window:
 
 
 class _Probe:
-    """Stands in for a step in the first forward: learns what each layer keeps."""
+    """Stands in for a step in the first forward: learns what each layer keeps, and how far it sees."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
         self.shapes: dict[int, LayerShape] = {}
+        self.windows: list[int | None] = []
+        self._nothing = torch.zeros(1, 1, 1, 1, device=device)
 
     def update(
         self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any
@@ -159,18 +167,65 @@ class _Probe:
         self.shapes[layer] = LayerShape(keys.shape[1], keys.shape[-1], values.shape[-1])
         return keys, values
 
-    def mask(self, _window: int | None, _groups: int) -> Tensor:
-        return torch.zeros(1, 1, 1, 1)
+    def mask(self, window: int | None, _groups: int) -> Tensor:
+        self.windows.append(window)
+        return self._nothing
 
 
 @torch.inference_mode()
 def probe(model: LanguageModel) -> dict[int, LayerShape]:
-    """What each layer keeps a position, from a forward of one token."""
-    recorder = _Probe()
+    """What each layer keeps a position, from a forward of one token; stops at a layer that bypasses us."""
+    recorder = _Probe(model.device)
     zero = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
-    model.forward(zero, zero, recorder)
+    try:
+        model.forward(zero, zero, recorder)
+    except AttributeError as error:
+        raise RuntimeFault(
+            f"a layer keeps more than keys and values ({error}); {INSTEAD}"
+        ) from error
     model.forward_seconds, model.forwards = 0.0, 0
+    if len(recorder.windows) != model.layers:
+        raise RuntimeFault(
+            f"{len(recorder.windows)} of {model.layers} layers can be given our attention; {INSTEAD}"
+        )
+    sliding = sum(window is not None for window in recorder.windows)
+    if sliding != model.adapter.sliding:
+        raise RuntimeFault(
+            f"{model.adapter.sliding} layers should see a sliding window and {sliding} do; {INSTEAD}"
+        )
     return recorder.shapes
+
+
+# A trial for architectures nobody has proven: six tokens, then a tree whose path 0, 2, 3, 5 goes on with the next four.
+PREFIX, PATH, PARENTS = 6, (0, 2, 3, 5), (-1, 0, 0, 2, 3, 3)
+
+
+@torch.inference_mode()
+def stock_trial(model: PreTrainedModel) -> Tensor:
+    """Logits [4, V] of the trial's path by the library alone."""
+    tokens = torch.arange(1, PREFIX + len(PATH) + 1, device=model.device)[None]
+    logits: Tensor = model(tokens, use_cache=False).logits[0, PREFIX:]
+    return logits
+
+
+def hold_against(model: LanguageModel, expected: Tensor) -> None:
+    """Stop unless a tree over our pool says what the library said."""
+    tokens = torch.arange(1, PREFIX + len(PATH) + 1, device=model.device)
+    tree = tokens.new_zeros(1, len(PARENTS))
+    tree[0, list(PATH)] = tokens[PREFIX:]
+    sees = torch.eye(len(PARENTS), dtype=torch.bool, device=model.device)
+    for node, parent in enumerate(PARENTS[1:], start=1):
+        sees[node] |= sees[parent]
+    window = model.window(model.pool(1, 16), 16)
+    window.prefill(tokens[:PREFIX])
+    seq_lens = tokens.new_tensor([PREFIX])
+    logits = window.verify_tree(tree, seq_lens, sees.sum(-1)[None] - 1, sees[None])[0, list(PATH)]
+    model.forward_seconds, model.forwards = 0.0, 0
+    slack = 0.05 if model.dtype in {torch.bfloat16, torch.float16} else 1e-3
+    if not (logits - expected).abs().max() <= slack * expected.abs().max():
+        raise RuntimeFault(
+            f"a tree over our pool says something else than the model alone; {INSTEAD}"
+        )
 
 
 def find_stop_ids(model: PreTrainedModel) -> frozenset[int]:

@@ -32,21 +32,28 @@ def open_model(path: str) -> Path:
         return convert_gguf(found)
     if not found.is_dir():
         reason = "is a file" if found.exists() else "does not exist"
-        raise RuntimeFault(f"`{path}` {reason}: name a folder with `config.json` and safetensors, or a `.gguf` file")
+        raise RuntimeFault(
+            f"`{path}` {reason}: name a folder with `config.json` and safetensors, or a `.gguf` file"
+        )
     weight_files(found)
     return found
 
 
 def builtin_models() -> dict[str, Path]:
     """The embedded checkpoints by name."""
-    return {BUILTIN + config.parent.name: config.parent for config in sorted(EMBEDDED.glob("*/config.json"))}
+    return {
+        BUILTIN + config.parent.name: config.parent
+        for config in sorted(EMBEDDED.glob("*/config.json"))
+    }
 
 
 def _open_builtin(name: str) -> Path:
     models = builtin_models()
     if name not in models:
         near = get_close_matches(name, models, n=1) or sorted(models)
-        raise RuntimeFault(f"no embedded model is called `{name}`: there is `{'`, `'.join(near) or 'none'}`")
+        raise RuntimeFault(
+            f"no embedded model is called `{name}`: there is `{'`, `'.join(near) or 'none'}`"
+        )
     weight_files(models[name])
     return models[name]
 
@@ -54,7 +61,9 @@ def _open_builtin(name: str) -> Path:
 def weight_files(folder: Path) -> list[Path]:
     """The safetensors of a folder, each checked to be whole."""
     if not (folder / "config.json").is_file():
-        raise RuntimeFault(f"`{folder}` has no `config.json`: name the folder that `save_pretrained` wrote")
+        raise RuntimeFault(
+            f"`{folder}` has no `config.json`: name the folder that `save_pretrained` wrote"
+        )
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         names = sorted(set(_read_json(index).get("weight_map", {}).values()))
@@ -73,21 +82,29 @@ def weight_files(folder: Path) -> list[Path]:
 def _check_whole(file: Path) -> None:
     """Stop at a file shorter or longer than its own header says."""
     if not file.is_file():
-        raise RuntimeFault(f"`{file}` is missing though the index names it: download the model again")
+        raise RuntimeFault(
+            f"`{file}` is missing though the index names it: download the model again"
+        )
     size = file.stat().st_size
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         broken = not 2 <= length <= min(HEADER_LIMIT, size - 8)
         try:
             header = {} if broken else json.loads(stream.read(length))
-            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+            ends = [
+                entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"
+            ]
         except (ValueError, KeyError, TypeError, IndexError):
             broken = True
     if broken:
-        raise RuntimeFault(f"`{file}` is not a safetensors file, or cut off in its header: download it again")
+        raise RuntimeFault(
+            f"`{file}` is not a safetensors file, or cut off in its header: download it again"
+        )
     expected = 8 + length + max(ends, default=0)
     if size != expected:
-        raise RuntimeFault(f"`{file}` has {size} bytes where its header says {expected}: download it again")
+        raise RuntimeFault(
+            f"`{file}` has {size} bytes where its header says {expected}: download it again"
+        )
 
 
 def _read_json(file: Path) -> dict[str, Any]:
@@ -120,10 +137,12 @@ def load_weights(folder: Path, *, device: str, dtype: str) -> Any:
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
             )
-        except Exception as error:  # noqa: BLE001 - a foreign config fails in its own ways
+        except Exception as error:
             raise RuntimeFault(f"`{folder}` does not load: {_one_line(error)}") from error
     for kind, names in _misfits(report):
-        raise RuntimeFault(f"`{folder}` does not fit its `config.json`: {kind} {names}; download the model again")
+        raise RuntimeFault(
+            f"`{folder}` does not fit its `config.json`: {kind} {names}; download the model again"
+        )
     try:
         return model.to(device)
     except (RuntimeError, AssertionError) as error:
@@ -138,7 +157,10 @@ def _misfits(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         "error_msgs": "errors,",
     }
     for key, kind in kinds.items():
-        names = sorted(str(each[0] if isinstance(each, tuple | list) else each) for each in report.get(key) or ())
+        names = sorted(
+            str(each[0] if isinstance(each, tuple | list) else each)
+            for each in report.get(key) or ()
+        )
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             yield kind, ", ".join(f"`{name}`" for name in names[:3]) + more
@@ -153,7 +175,9 @@ def convert_gguf(file: Path) -> Path:
         return folder
     absent = [name for name in GGUF_NEEDS if importlib.util.find_spec(name) is None]
     if absent:
-        raise RuntimeFault(f"reading `{file.name}` needs `{'` and `'.join(absent)}`: pip install 'specflow[gguf]'")
+        raise RuntimeFault(
+            f"reading `{file.name}` needs `{'` and `'.join(absent)}`: pip install 'specflow[gguf]'"
+        )
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Written aside and renamed: a run killed midway leaves nothing that looks finished.
     aside = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder.parent))
@@ -181,7 +205,7 @@ def _write_converted(file: Path, folder: Path) -> None:
         try:
             tokenizer = AutoTokenizer.from_pretrained(file.parent, **source)
             model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **source)
-        except Exception as error:  # noqa: BLE001 - a parser of a foreign format fails in its own ways
+        except Exception as error:
             raise RuntimeFault(f"`{file}` cannot be read as GGUF: {_one_line(error)}") from error
         # The library refuses to save what it calls quantised, although every weight has been expanded.
         model.hf_quantizer = None

@@ -19,7 +19,15 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from specflow.errors import RuntimeFault
 
-SPECIALS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+SPECIALS = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
 Message = Mapping[str, Any]  # {"role": ..., "content": ...}
 
 
@@ -29,11 +37,15 @@ class Tokenizer:
     def __init__(self, folder: Path) -> None:
         file = folder / "tokenizer.json"
         if not file.is_file():
-            raise RuntimeFault(f"`{folder}` has no `tokenizer.json`: save the model with a fast tokenizer")
+            raise RuntimeFault(
+                f"`{folder}` has no `tokenizer.json`: save the model with a fast tokenizer"
+            )
         try:
             self._tokens = tokenizers.Tokenizer.from_file(str(file))
         except Exception as error:  # the reader raises nothing narrower
-            raise RuntimeFault(f"`{file}` is not a tokenizer ({error}): download it again") from error
+            raise RuntimeFault(
+                f"`{file}` is not a tokenizer ({error}): download it again"
+            ) from error
         self._tokens.no_truncation()
         self._tokens.no_padding()
         config = _read(folder / "tokenizer_config.json")
@@ -70,7 +82,9 @@ class Tokenizer:
         if self._render is None:
             raise RuntimeFault("the model has no chat template: give it a plain prompt")
         try:
-            return self._render(messages=list(messages), add_generation_prompt=True, **self._specials)
+            return self._render(
+                messages=list(messages), add_generation_prompt=True, **self._specials
+            )
         except (TemplateError, TypeError) as error:
             raise RuntimeFault(f"the chat template refuses these messages: {error}") from error
 
@@ -108,7 +122,7 @@ def _raise(message: str) -> NoReturn:
 
 
 def _now(layout: str) -> str:
-    return datetime.now().strftime(layout)  # noqa: DTZ005 - a template asks for the local day
+    return datetime.now().strftime(layout)
 
 
 def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:
