@@ -1,11 +1,12 @@
-"""Where do the keys and values of a batch live: static slots of fixed length, one per row of the batch.
+"""Where the keys and values of a batch live: static slots, one for each row of the batch.
 
     B  rows of the batch      S  positions attended to (extent)      D  nodes of a path
     H  key-value heads        E  width of one head                   N  rows of a flat layer
 
-Row r of the batch owns slot r, so a batch of B rows is the view `[:B]` and nothing is gathered to read it. Heads come
-before positions in memory, because attention reads one head along its positions. All layers of one (H, E) share a
-block, so moving accepted nodes is one gather and one scatter a block, whatever the number of layers.
+Row r of the batch owns slot r, so a batch of B rows is the view `[:B]` and nothing is gathered to
+read it. Heads come before positions in memory, because attention reads one head along its
+positions. All layers of one (H, E) share a block: moving accepted nodes is one gather and one
+scatter a block, whatever the number of layers.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class LayerShape:
-    """What one layer keeps a position; MLA keeps its latents, so keys and values may differ in width."""
+    """What one layer keeps a position; latents of MLA differ in width from its rotated keys."""
 
     heads: int
     key_dim: int
@@ -27,7 +28,7 @@ class LayerShape:
 
 
 class KVPool:
-    """Keys and values of `slots` rows of `length` positions, and one trash row a layer for writes out of range."""
+    """Keys and values of `slots` rows of `length` positions; a trash row takes what is beyond."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class KVPool:
         return sum(block.nbytes for block in self._blocks.values())
 
     def flat_rows(self, positions: Tensor, heads: int, first: int = 0) -> Tensor:
-        """Flat rows of positions [B, q] of the batch rows from `first` on, [B*H*q]; out of range is the trash row."""
+        """Flat rows [B*H*q] of positions [B, q] of the slots from `first` on."""
         base = self._bases[heads][first : first + positions.shape[0]]
         rows = base + positions[:, None]
         trash = self.slots * heads * self.length
@@ -94,7 +95,7 @@ class KVPool:
         return keys, values
 
     def move(self, path: Tensor, seq_lens: Tensor) -> None:
-        """Make node path[b, d], written at seq_lens[b] + path[b, d], occupy position seq_lens[b] + d.
+        """Make node path[b, d], at seq_lens[b] + path[b, d], occupy position seq_lens[b] + d.
 
         path      [B, D]  indices of accepted nodes, ascending, padded with -1
         seq_lens  [B]     positions committed before this step
@@ -104,12 +105,12 @@ class KVPool:
         source = start + torch.where(path < 0, depth, path)  # a pad copies a position onto itself
         target = start + depth
         for (heads, _), block in self._blocks.items():
-            # Gather everything before scattering: the source of one node may be the target of another.
+            # Gather before scattering: the source of one node may be the target of another.
             moved = block.index_select(1, self.flat_rows(source, heads))
             block.index_copy_(1, self.flat_rows(target, heads), moved)
 
     def copy_row(self, source: int, target: int, length: int) -> None:
-        """Copy the first `length` positions of one slot to another: a batch closes the gap of a finished row."""
-        for (heads, dim), block in self._blocks.items():
+        """Copy `length` positions of one slot to another: a batch closes the gap of a row."""
+        for (heads, _), block in self._blocks.items():
             slots = block[:, :-1].unflatten(1, (self.slots, heads, self.length))
             slots[:, target, :, :length] = slots[:, source, :, :length]

@@ -27,21 +27,21 @@ INDEXING = frozenset(
 )
 
 
-class HostSync(AssertionError):
+class HostSyncError(AssertionError):
     """An operation that a CUDA graph cannot hold."""
 
 
 class CaptureSafe(TorchDispatchMode):
-    """Raise `HostSync` on every operation that waits for the device or has a shape that depends on data."""
+    """Raise `HostSyncError` on an operation that waits for the device, or shapes by data."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = func._schema.name
         if name in FORBIDDEN or func.name() in FORBIDDEN:
-            raise HostSync(f"`{func}` cannot be captured")
+            raise HostSyncError(f"`{func}` cannot be captured")
         if name in INDEXING and any(_boolean(index) for index in args[1] if index is not None):
-            raise HostSync(f"`{func}` with a boolean index cannot be captured")
+            raise HostSyncError(f"`{func}` with a boolean index cannot be captured")
         return func(*args, **(kwargs or {}))
 
 

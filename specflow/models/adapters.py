@@ -174,9 +174,11 @@ def rope_types(config: Any) -> set[str]:
 def longest(config: Any) -> int:
     """Positions a text may have; with `longrope` those that need no change of factors midway."""
     limits = [int(getattr(config, "max_position_embeddings", None) or sys.maxsize)]
-    for each in rope_parameters(config):
-        if each.get("rope_type") == "longrope" and "original_max_position_embeddings" in each:
-            limits.append(int(each["original_max_position_embeddings"]))
+    limits += [
+        int(each["original_max_position_embeddings"])
+        for each in rope_parameters(config)
+        if each.get("rope_type") == "longrope" and "original_max_position_embeddings" in each
+    ]
     return min(limits)
 
 
@@ -197,7 +199,7 @@ def uses_experts(decoder: nn.Module) -> bool:
 
 
 def run_experts(module: nn.Module, hidden: Tensor, *routing: Tensor) -> Tensor:
-    """Experts without a host sync; copies of their weights only where nothing else can be captured."""
+    """Experts without a host sync; their weights are copied only where no grouped kernel is."""
     grouped = (
         hidden.device.type == "cpu"
         or hidden.dtype == torch.bfloat16

@@ -1,10 +1,11 @@
-"""What does one forward attend to: the positions it writes, the masks it reads, and the attention itself.
+"""What one forward writes and attends to, and the attention itself.
 
-    B  rows      q  tokens a row      S  extent      H  query heads      K  key-value heads      G  H / K      E  head width
+    B  rows      q  tokens a row      S  extent
+    H  query heads      K  key-value heads      G  H / K      E  head width
 
-The library's modules hand keys and values to `Step.update` and queries to `attend`, and carry the step from one to the
-other as an ordinary keyword. The name is registered for attention only, not for masks: the library then builds no mask
-of its own.
+The library's modules hand keys and values to `Step.update` and queries to `attend`, and carry the
+step to both as an ordinary keyword. The name is registered for attention only, not for masks: the
+library then builds no mask of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from specflow.errors import RuntimeFault
 from specflow.pools import KVPool
 
 ATTENTION = "specflow"
-# What modules pass along that changes nothing here; anything else must be None, or it would be ignored in silence.
+# Passed along by modules, without a meaning here; anything else would be ignored in silence.
 HARMLESS = frozenset(
     {"dropout", "position_ids", "use_cache", "output_attentions", "is_causal", "cache"}
 )
@@ -67,12 +68,12 @@ class Step:
         self.pool.write(layer, keys, values, flat)
         view = self._views.get(layer)
         if view is None:
-            rows, _, extent = self.visible.shape
+            rows, extent = self.visible.shape[0], self.visible.shape[2]
             view = self._views[layer] = self.pool.read(layer, rows, extent, self.first)
         return view
 
     def mask(self, window: int | None, groups: int) -> Tensor:
-        """The additive mask [B, 1, groups*q, S], made once a step for each window width and fold."""
+        """The additive mask [B, 1, groups*q, S], made once a step for each width and fold."""
         mask = self._masks.get((window, groups))
         if mask is None:
             mask = self._masks[window, groups] = self._build(window, groups)
@@ -80,14 +81,13 @@ class Step:
 
     def _build(self, window: int | None, groups: int) -> Tensor:
         if groups > 1:
-            rows, queries, extent = self.visible.shape
             single = self.mask(window, 1)
-            return single.expand(rows, groups, queries, extent).reshape(rows, 1, -1, extent)
+            return single.expand(-1, groups, -1, -1).flatten(1, 2).unsqueeze(1)
         visible = self.visible
         if window is not None:
             distance = self.query_positions[:, :, None] - self.key_positions[:, None, :]
             visible = visible & (distance < window)
-        # The lowest finite number, not -inf: a row that sees nothing must not write NaN into the pool.
+        # The lowest number, not -inf: a row that sees nothing must not write NaN into the pool.
         mask = torch.zeros(visible.shape, dtype=self.dtype, device=visible.device)
         return mask.masked_fill_(~visible, torch.finfo(self.dtype).min).unsqueeze(1)
 
@@ -109,7 +109,8 @@ def attend(  # noqa: PLR0913 - the library calls it
     del attention_mask
     if step is None:
         raise RuntimeFault(
-            f"`{type(module).__name__}` runs on its own, or its layer drops keywords: use another target model"
+            f"`{type(module).__name__}` runs on its own, or its layer drops keywords: "
+            "use another target model"
         )
     for name, given in extra.items():
         if given is not None and name not in HARMLESS:
@@ -133,7 +134,7 @@ def mix(
     window: int | None,
     softcap: float | None,
 ) -> Tensor:
-    """What the queries read [B, H, q, E]; the queries of one key-value head are folded into one pass."""
+    """What the queries read [B, H, q, E]; those of one key-value head are folded into one pass."""
     rows, heads, queries, width = query.shape
     groups = heads // key.shape[1]
     if queries > MOST_FOLDED and softcap is None:
@@ -162,7 +163,7 @@ def mix_latent(
     scaling: float | None,
     weights: tuple[Tensor, Tensor],
 ) -> Tensor:
-    """Multi-head latent attention over latents [B, 1, S, R] and rotated keys [B, 1, S, r], nothing expanded.
+    """Latent attention over latents [B, 1, S, R] and rotated keys [B, 1, S, r], not expanded.
 
     weights  [H, E - r, R] and [H, V, R]  from a latent to the plain part of a key, and to a value
     """

@@ -1,10 +1,10 @@
-"""What does a Llama-shaped decoder compute, with as few operations as it takes?
+"""What a Llama-shaped decoder computes, with as few operations as it takes.
 
     B  rows      q  tokens a row      M  hidden width      H, K  query and key-value heads
     E  head width      T  B * q tokens      R  T, or the fewest rows a matrix likes
 
-Queries, keys and values are one matrix, gate and up another. Tokens are kept flat and padded once; attention alone
-looks at the T real ones.
+Queries, keys and values are one matrix, gate and up another. Tokens are kept flat and padded once;
+attention alone looks at the T real ones.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LeanLayer:
 
 
 class LeanDecoder:
-    """Tokens to hidden states, through the weights of a Llama, Mistral, Qwen2 or Qwen3 of the library."""
+    """Tokens to hidden states, by the weights of a Llama, Mistral, Qwen2 or Qwen3."""
 
     def __init__(self, decoder: nn.Module, config: Any) -> None:
         attention = decoder.layers[0].self_attn

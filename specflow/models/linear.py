@@ -1,10 +1,10 @@
-"""How is a matrix stored so that a few rows of tokens multiply it at the speed of memory?
+"""How a matrix is stored so that a few rows of tokens multiply it at the speed of memory.
 
     R  rows of tokens      M  inputs      N  outputs
 
-A CPU library packs a float32 matrix into blocks: four to six rows then take as long as one, which is what makes
-verifying several guesses at once worth while. Fewer rows are padded, which is faster than leaving them. A small matrix
-stays as it is: the call alone would cost more than it gains.
+oneDNN packs a float32 matrix into blocks: four to six rows then take as long as one, which is what
+makes verifying several guesses at once worth while on a CPU. Fewer rows are padded, which is faster
+than leaving them. A small matrix stays as it is: the call alone would cost more than it gains.
 """
 
 from __future__ import annotations

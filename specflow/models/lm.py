@@ -1,6 +1,7 @@
-"""What does a causal language model say next: weights driven over our own pool, with no state of their own.
+"""What a causal language model says next: weights over our own pool, without state of their own.
 
-B  rows      W  nodes a row      V  vocabulary      S  extent      P  prompt tokens      D  nodes of a path
+B  rows      W  nodes a row      V  vocabulary      S  extent
+P  prompt tokens      D  nodes of a path
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class LanguageModel:
         return KVPool(rows, length, self.shapes, device=self.device, dtype=self.dtype)
 
     def window(self, pool: KVPool, extent: int, *, row: int = 0) -> Window:
-        """This model over one pool, attending to its first `extent` positions; `row` is the row `prefill` fills."""
+        """The model over the first `extent` positions of a pool; `prefill` fills row `row`."""
         return Window(self, pool, extent, row)
 
     def forward(
@@ -74,7 +75,7 @@ class LanguageModel:
 
 
 class Window:
-    """One model over one pool, attending to a fixed extent: shapes depend on (B, W, S) only."""
+    """One model over one pool and a fixed extent: shapes depend on (B, W, S) only."""
 
     def __init__(self, model: LanguageModel, pool: KVPool, extent: int, row: int = 0) -> None:
         self.model, self.pool, self.row = model, pool, row
@@ -83,18 +84,18 @@ class Window:
         self._views: dict[int, dict[int, tuple[Tensor, Tensor]]] = {}  # rows -> views of each layer
 
     def verify(self, tokens: Tensor, seq_lens: Tensor) -> Tensor:
-        """Logits [B, W, V] of a chain: token i at position and slot seq_lens + i, seeing all before it."""
+        """Logits [B, W, V] of a chain: token i at position and slot seq_lens + i."""
         return self._chain(tokens, seq_lens, last=False)
 
     def decode(self, tokens: Tensor, seq_lens: Tensor) -> Tensor:
-        """Logits [B, V] of the last of the tokens [B, q], which follow one another as in `verify`."""
+        """Logits [B, V] after tokens [B, q] that follow one another as in `verify`."""
         return self._chain(tokens, seq_lens, last=True)
 
     @torch.inference_mode()
     def verify_tree(
         self, tokens: Tensor, seq_lens: Tensor, depths: Tensor, ancestors: Tensor
     ) -> Tensor:
-        """Logits [B, W, V] of a tree: node i in slot seq_lens + i, at position seq_lens + its depth.
+        """Logits [B, W, V] of a tree: node i in slot seq_lens + i, at position seq_lens + depth.
 
         tokens     [B, W]     node 0 is the root
         seq_lens   [B]        committed positions, seen by every node
@@ -154,7 +155,7 @@ class Window:
 
 
 class _Probe:
-    """Stands in for a step in the first forward: learns what each layer keeps, and how far it sees."""
+    """Stands in for the first step: learns what each layer keeps, and how far it sees."""
 
     def __init__(self, device: torch.device) -> None:
         self.shapes: dict[int, LayerShape] = {}
@@ -174,7 +175,7 @@ class _Probe:
 
 @torch.inference_mode()
 def probe(model: LanguageModel) -> dict[int, LayerShape]:
-    """What each layer keeps a position, from a forward of one token; stops at a layer that bypasses us."""
+    """What each layer keeps a position, from a forward of one token; no layer may bypass us."""
     recorder = _Probe(model.device)
     zero = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
     try:
@@ -186,17 +187,17 @@ def probe(model: LanguageModel) -> dict[int, LayerShape]:
     model.forward_seconds, model.forwards = 0.0, 0
     if len(recorder.windows) != model.layers:
         raise RuntimeFault(
-            f"{len(recorder.windows)} of {model.layers} layers can be given our attention; {INSTEAD}"
+            f"{len(recorder.windows)} of {model.layers} layers take our attention; {INSTEAD}"
         )
     sliding = sum(window is not None for window in recorder.windows)
     if sliding != model.adapter.sliding:
         raise RuntimeFault(
-            f"{model.adapter.sliding} layers should see a sliding window and {sliding} do; {INSTEAD}"
+            f"{sliding} of {model.adapter.sliding} layers see a sliding window; {INSTEAD}"
         )
     return recorder.shapes
 
 
-# A trial for architectures nobody has proven: six tokens, then a tree whose path 0, 2, 3, 5 goes on with the next four.
+# A trial for what no test has proven: six tokens, then a tree whose path goes on with four more.
 PREFIX, PATH, PARENTS = 6, (0, 2, 3, 5), (-1, 0, 0, 2, 3, 3)
 
 

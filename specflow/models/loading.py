@@ -1,4 +1,4 @@
-"""Where are the weights a recipe names, are they whole, and do they all fit the model?"""
+"""Where the weights a recipe names are, whether they are whole, and whether they fit the model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEADER_LIMIT = 100 << 20  # bytes; the format's own limit
 
 
 def open_model(path: str) -> Path:
-    """The folder of `config.json` and safetensors behind a path, a `builtin:` name or a `.gguf` file."""
+    """The folder of safetensors behind a path, a `builtin:` name or a `.gguf` file."""
     if path.startswith("builtin:"):
         return _open_builtin(path)
     found = Path(path).expanduser()
@@ -32,9 +32,7 @@ def open_model(path: str) -> Path:
         return convert_gguf(found)
     if not found.is_dir():
         reason = "is a file" if found.exists() else "does not exist"
-        raise RuntimeFault(
-            f"`{path}` {reason}: name a folder with `config.json` and safetensors, or a `.gguf` file"
-        )
+        raise RuntimeFault(f"`{path}` {reason}: name a folder with safetensors, or a `.gguf` file")
     weight_files(found)
     return found
 
@@ -167,7 +165,7 @@ def _misfits(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def convert_gguf(file: Path) -> Path:
-    """A safetensors folder with what a `.gguf` file holds, made once and kept in the user's cache."""
+    """A safetensors folder of what a `.gguf` file holds, made once and kept in the cache."""
     if not file.is_file():
         raise RuntimeFault(f"`{file}` does not exist: name a `.gguf` file")
     folder = user_cache_path("specflow") / "gguf" / f"{file.stem}-{_fingerprint(file)}"
@@ -207,7 +205,7 @@ def _write_converted(file: Path, folder: Path) -> None:
             model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **source)
         except Exception as error:
             raise RuntimeFault(f"`{file}` cannot be read as GGUF: {_one_line(error)}") from error
-        # The library refuses to save what it calls quantised, although every weight has been expanded.
+        # The library refuses to save what it calls quantised, although every weight is expanded.
         model.hf_quantizer = None
         if hasattr(model.config, "quantization_config"):
             del model.config.quantization_config

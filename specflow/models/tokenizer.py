@@ -1,6 +1,6 @@
-"""What are the tokens of a text or a conversation, and the text of some tokens?
+"""What the tokens of a text or a conversation are, and the text of some tokens.
 
-Reads `tokenizer.json` directly: the library's tokenizer classes cost seconds of import and say the same.
+Reads `tokenizer.json` itself: the library's classes say the same after seconds of import.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Tokenizer:
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks the assistant's words for training; here it only passes them through."""
+    """`{% generation %}` marks the assistant's words for training; here it passes them on."""
 
     tags = {"generation"}  # noqa: RUF012 - the base class declares it so
 

@@ -38,7 +38,8 @@ from tests.differential.tiny_models import BASE, build
 
 WORDS = "the model says what the model would say, and nothing else: 1 + 2 = 3\n\n  été 😀"
 TEMPLATE = (
-    "{{ bos_token }}{% for m in messages %}{% if m['role'] == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
+    "{{ bos_token }}{% for m in messages %}"
+    "{% if m['role'] == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
     "<{{ m['role'] }}>{% generation %}{{ m['content'] | tojson }}{% endgeneration %}\n{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
@@ -271,9 +272,9 @@ def test_a_gguf_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 QWEN3_NEXT = {
-    "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16,
-    "head_dim": 16, "linear_num_value_heads": 2, "linear_num_key_heads": 2, "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
+    "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+    "shared_expert_intermediate_size": 16, "head_dim": 16, "linear_num_value_heads": 2,
+    "linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
 }  # fmt: skip
 MOE = {"num_local_experts": 4, "num_experts_per_tok": 1, "head_dim": 16}
 
@@ -383,7 +384,7 @@ def test_a_template_runs_in_a_sandbox(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeFault, match="has no `tokenizer.json`"):
+    with pytest.raises(RuntimeFault, match=r"has no `tokenizer\.json`"):
         Tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(RuntimeFault, match="is not a tokenizer"):

@@ -1,4 +1,4 @@
-"""Do trees, chains and plain steps over our pool say what the stock model says without any cache?"""
+"""Do trees, chains and plain steps over our pool say what the stock model says alone?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from specflow.models import linear
 from specflow.models.lm import LanguageModel, Window
 from specflow.pools import KVPool
-from tests.capture_safety import CaptureSafe, HostSync
+from tests.capture_safety import CaptureSafe, HostSyncError
 from tests.differential.tiny_models import SHAPES, VOCABULARY, build
 
 PREFIXES = (5, 23, 12)  # around the sliding window of 8
@@ -249,5 +249,5 @@ def test_the_clock_counts_forwards() -> None:
 )
 def test_the_guard_sees_a_sync(sync: object) -> None:
     x = torch.ones(3)
-    with CaptureSafe(), pytest.raises(HostSync):
+    with CaptureSafe(), pytest.raises(HostSyncError):
         sync(x)  # type: ignore[operator]
