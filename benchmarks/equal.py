@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 import torch
+from loop import Quiet
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-from loop import Quiet
 from specflow.execute import decode, encode, make_session
 from specflow.load import load
 from specflow.models.lm import LanguageModel

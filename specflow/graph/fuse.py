@@ -33,7 +33,8 @@ def _fuse(phase: Phase) -> Phase:
 def _runs(nodes: Iterable[Node]) -> Iterator[list[Node]]:
     """Maximal runs of row ops, every other node alone.
 
-    A kernel loads state before it stores any, so a run ends before a node that reads what the run has written.
+    A kernel loads state before it stores any, so a run ends before a node that reads what the run
+    has written.
     """
     run: list[Node] = []
     stored: set[Buffer] = set()

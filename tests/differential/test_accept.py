@@ -1,4 +1,4 @@
-"""The greedy accept and the arrays of a tree, against the spec's vectors and an oracle that enumerates paths."""
+"""The greedy accept and the arrays of a tree, against the spec's vectors and a walk of paths."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def walk(guesses: list[int], parents: list[int], verified: list[int]) -> list[in
 
 @st.composite
 def trees(draw: st.DrawFn) -> tuple[list[int], list[int], list[int]]:
-    """Guesses, parents and words over a small vocabulary, with duplicate siblings and missing guesses."""
+    """Guesses, parents, words over a small vocabulary; siblings repeat, guesses are missing."""
     width = draw(st.integers(2, 16))
     parents = [draw(st.integers(0, i)) for i in range(width - 1)]
     words = st.integers(0, 2)
@@ -97,7 +97,10 @@ def test_chain_and_what_is_taken() -> None:
     length = accept_chain(guesses, verified)
     assert length.tolist() == [4, 2, 1, 1]
     assert mask_rejected(verified, length).tolist() == [
-        [5, 6, 7, 8], [5, 9, -1, -1], [9, -1, -1, -1], [5, -1, -1, -1],
+        [5, 6, 7, 8],
+        [5, 9, -1, -1],
+        [9, -1, -1, -1],
+        [5, -1, -1, -1],
     ]
     assert take_last(verified, length).tolist() == [8, 9, 9, 5]
     assert take_previous(torch.tensor([1, 2, 3, 4]), verified, length).tolist() == [7, 5, 3, 4]
@@ -105,7 +108,10 @@ def test_chain_and_what_is_taken() -> None:
     assert widen(verified[:, :1], 3).tolist()[0] == [5, -1, -1]
 
 
-@given(st.lists(st.integers(0, 1), min_size=1, max_size=8), st.lists(st.integers(0, 1), min_size=9, max_size=9))
+@given(
+    st.lists(st.integers(0, 1), min_size=1, max_size=8),
+    st.lists(st.integers(0, 1), min_size=9, max_size=9),
+)
 def test_a_longer_matching_prefix_never_gains_less(guesses: list[int], verified: list[int]) -> None:
     shown = verified[: len(guesses) + 1]
     length = int(accept_chain(torch.tensor([guesses]), torch.tensor([shown])))

@@ -93,7 +93,7 @@ def test_passes_and_emission_keep_meaning(
 
 
 def test_a_run_ends_where_it_would_read_what_it_wrote() -> None:
-    """A kernel loads before it stores, so a read after a store of the same state is another kernel."""
+    """A kernel loads before it stores, so a read after a store is another kernel."""
     b = Builder("none")
     lens = b.buffer("seq_lens", ("B",), "committed tokens")
     kept = b.buffer("kept", ("B",), "a copy")
@@ -116,10 +116,13 @@ def test_a_run_ends_where_it_would_read_what_it_wrote() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda p, lens, free: p.op("first", free, out="x", shape=("B",)),  # read before it is assigned
+        # read before it is assigned
+        lambda p, lens, free: p.op("first", free, out="x", shape=("B",)),
         lambda p, lens, free: p.op("no_such", lens, out="x", shape=("B",)),
-        lambda p, lens, free: p.op("first", lens, lens, out="x", shape=("B",)),  # one operand too many
-        lambda p, lens, free: p.op("verify", lens, lens, out="x", shape=("B",)),  # a model where there is none
+        # one operand too many
+        lambda p, lens, free: p.op("first", lens, lens, out="x", shape=("B",)),
+        # a model where there is none
+        lambda p, lens, free: p.op("verify", lens, lens, out="x", shape=("B",)),
         lambda p, lens, free: p.ops("insert", lens, outs=()),  # a host op on the device
         lambda p, lens, free: p.give(free),
     ],
