@@ -4,7 +4,7 @@
 
 oneDNN packs a float32 matrix into blocks: four to six rows then take as long as one, which is what
 makes verifying several guesses at once worth while on a CPU. Fewer rows are padded, which is faster
-than leaving them. A small matrix stays as it is: the call alone would cost more than it gains.
+than leaving them. A small matrix is only stored by columns: the call would cost more than it gains.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ class PlainLinear(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
-        self.weight, self.bias = weight, bias
+        wide = weight.shape[0] >= weight.shape[1]
+        by_columns = wide and weight.device.type == "cpu" and weight.dtype == torch.float32
+        self.weight = weight.t().contiguous().t() if by_columns else weight
+        self.bias = bias
 
     def multiply(self, rows: Tensor) -> Tensor:
         """Rows [R, M] to [R, N]."""

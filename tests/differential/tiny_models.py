@@ -69,6 +69,7 @@ SHAPES = {
     "glm4_moe": (Glm4MoeForCausalLM, Glm4MoeConfig, GLM),
     "gemma2": (Gemma2ForCausalLM, Gemma2Config, SLIDING | {"query_pre_attn_scalar": 16}),
     "gemma3": (Gemma3ForCausalLM, Gemma3TextConfig, SLIDING),
+    "gemma3_narrow": (Gemma3ForCausalLM, Gemma3TextConfig, SLIDING | {"sliding_window": 2}),
     "gemma4": (Gemma4ForCausalLM, Gemma4TextConfig, GEMMA4),
     "gemma4_shared": (Gemma4ForCausalLM, Gemma4TextConfig, GEMMA4 | {"num_kv_shared_layers": 2}),
 }
