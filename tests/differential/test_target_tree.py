@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from time import perf_counter
 
 import pytest
 import torch
@@ -251,3 +253,22 @@ def test_the_guard_sees_a_sync(sync: object) -> None:
     x = torch.ones(3)
     with CaptureSafe(), pytest.raises(HostSyncError):
         sync(x)  # type: ignore[operator]
+
+
+@pytest.mark.slow
+def test_four_rows_of_a_packed_matrix_cost_about_one() -> None:
+    """What `models/linear.py` claims, and why a verify of four is worth its time on a CPU."""
+    torch.set_num_threads(1)
+    weight = torch.randn(4096, 1024)
+    packed = linear.PackedLinear(weight, None)
+
+    def seconds(run: Callable[[Tensor], Tensor], rows: int) -> float:
+        inputs, best = torch.randn(rows, 1024), float("inf")
+        for _ in range(30):
+            start = perf_counter()
+            run(inputs)
+            best = min(best, perf_counter() - start)
+        return best
+
+    assert seconds(packed.multiply, 4) < 1.3 * seconds(packed.multiply, 1)
+    assert seconds(packed.multiply, 4) < seconds(lambda x: torch.nn.functional.linear(x, weight), 4)
