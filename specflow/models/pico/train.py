@@ -59,7 +59,7 @@ PLANS = {
         },
     ),
     "llama-s": Plan(
-        tokens=10_000_000,
+        tokens=6_000_000,
         batch=16,
         peak=0.02,
         teacher="llama",
