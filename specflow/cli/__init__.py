@@ -46,13 +46,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"specflow {specflow.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    words = sys.argv[1:] if argv is None else argv
-    chosen = next((w for w in words if not w.startswith("-")), "")
     for name, text in COMMANDS.items():
-        command = commands.add_parser(name, help=text, description=text)
-        if name == chosen:  # no other command is imported: `validate` has to answer at once
-            import_module(f"specflow.cli.{name}").add(command)
-    args = parser.parse_args(argv)
+        commands.add_parser(name, help=text)
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] not in COMMANDS:
+        parser.parse_args(words)  # help, version, or a usage error: each of them exits
+    # No other command is imported: `validate` has to answer at once.
+    command = argparse.ArgumentParser(
+        prog=f"specflow {words[0]}", description=COMMANDS[words[0]], allow_abbrev=False
+    )
+    import_module(f"specflow.cli.{words[0]}").add(command)
+    args = command.parse_intermixed_args(words[1:])  # overrides may stand before or after options
     try:
         return int(args.run(args))
     except RecipeError as error:

@@ -39,19 +39,6 @@ class Kernel:
     block: str
 
 
-# Row functions that take more than their operands: the lane numbers, and an extent.
-_EXTRA = {
-    "accept_chain": ("lane", "K"),
-    "accept_tree": ("lane", "K"),
-    "take_path": ("lane",),
-    "mask_rejected": ("lane",),
-    "take_last": ("lane",),
-    "take_previous": ("lane",),
-    "first": ("lane",),
-    "hold": (),
-}
-
-
 def kernels(graph: StepGraph) -> list[Kernel]:
     """Every fused run of a graph, in order."""
     width = next(c for c in graph.constants if c.name == "NUM_DRAFT_TOKENS")
@@ -59,59 +46,51 @@ def kernels(graph: StepGraph) -> list[Kernel]:
 
 
 def _kernel(node: Fused, width: Constant) -> Kernel:
-    buffers: dict[str, Buffer] = {}
     loaded: dict[str, Argument] = {v.name: Argument(v.name, v.name, v.shape) for v in node.inputs}
-    for inner in node.body:
-        for operand in reads(inner):
-            if isinstance(operand, Buffer):
-                loaded[operand.name] = Argument(
-                    operand.name, f"state.{operand.name}", operand.shape
-                )
-        if isinstance(inner, Store):
-            buffers[inner.buffer.name] = inner.buffer
+    for operand in (o for inner in node.body for o in reads(inner)):
+        if isinstance(operand, Buffer):
+            loaded[operand.name] = _state(operand)
     outputs = tuple(Argument(v.name, v.name, v.shape) for v in node.outputs)
-    lines, stores = [], []
-    for inner in node.body:
-        if isinstance(inner, Op):
-            lines.append(_call(inner))
-        else:
-            target = Argument(inner.buffer.name, f"state.{inner.buffer.name}", inner.buffer.shape)
-            stores.append((target, _stored(inner)))
+    stores = [(_state(n.buffer), _stored(n)) for n in node.body if isinstance(n, Store)]
     stores += [(Argument(f"{o.name}_out", o.name, o.shape), o.name) for o in outputs]
-    widths = {"W": width.value, "K": width.value - 1}
-    used = {a.lanes for a in (*loaded.values(), *(s[0] for s in stores))} - {""}
-    extents = {
-        e: str(widths.get(e, e))
-        for e in ("K", "W", "1")
-        if e in used or (e == "K" and _needs_k(node))
-    }
-    functions = sorted({OPS[n.kind].row for n in node.body if isinstance(n, Op)})
-    block = 1 << max(width.value - 1, 1).bit_length()
+    ops = [n for n in node.body if isinstance(n, Op)]
+    lanes = {a.lanes for a in (*loaded.values(), *(s[0] for s in stores))}
+    if any("K" in _letters(OPS[n.kind].row) for n in ops):
+        lanes.add("K")
+    sizes = {"K": width.value - 1, "W": width.value}
     return Kernel(
-        node.name,
-        tuple(loaded.values()),
-        tuple(lines),
-        tuple(stores),
-        node.inputs,
-        outputs,
-        tuple(functions),
-        tuple((k, v) for k, v in extents.items() if k != "1"),
-        str(block),
+        name=node.name,
+        loads=tuple(loaded.values()),
+        lines=tuple(map(_call, ops)),
+        stores=tuple(stores),
+        inputs=node.inputs,
+        outputs=outputs,
+        functions=tuple(sorted({row_function(n.kind) for n in ops})),
+        extents=tuple((e, str(size)) for e, size in sizes.items() if e in lanes),
+        block=str(1 << max(width.value - 1, 1).bit_length()),
     )
 
 
-def _needs_k(node: Fused) -> bool:
-    return any(isinstance(n, Op) and "K" in _EXTRA.get(n.kind, ()) for n in node.body)
+def row_function(kind: str) -> str:
+    """The Triton function that a row op calls."""
+    return OPS[kind].row.partition("(")[0]
+
+
+def _letters(row: str) -> list[str]:
+    """The operands of a row call, as written."""
+    return row.partition("(")[2].rstrip(")").split(", ")
+
+
+def _state(buffer: Buffer) -> Argument:
+    return Argument(buffer.name, f"state.{buffer.name}", buffer.shape)
 
 
 def _call(node: Op) -> str:
+    """A line of the kernel: the op's row call, {n0} being the extent of its first operand."""
     outs = ", ".join(v.name for v in node.outputs)
-    operands = [_name(o) for o in node.inputs]
-    if node.kind == "widen":  # its constant is the row's extent; a kernel needs the tokens' own
-        source = node.inputs[0]
-        assert isinstance(source, Value)
-        return f"{outs} = widen({operands[0]}, lane, {source.shape[1]})"
-    return f"{outs} = {OPS[node.kind].row}({', '.join((*operands, *_EXTRA[node.kind]))})"
+    first = node.inputs[0]
+    extent = first.shape[-1] if isinstance(first, Value | Buffer) and first.shape else ""
+    return f"{outs} = {OPS[node.kind].row.format(*map(_name, node.inputs), n0=extent)}"
 
 
 def _stored(node: Store) -> str:

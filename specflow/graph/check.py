@@ -164,7 +164,7 @@ def launches(graph: StepGraph, phases: tuple[str, ...]) -> int:
 def _launch(node: Node) -> int:
     """0 for a forward and for a view, 1 for whatever runs on its own."""
     if isinstance(node, Op):
-        return int(OPS[node.kind].domain != "model" and node.kind not in ("first", "column"))
+        return int(OPS[node.kind].domain != "model" and not OPS[node.kind].view)
     return 1
 
 

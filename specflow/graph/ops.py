@@ -4,8 +4,10 @@ domain   model (a forward), vocab (a reduction over V), rows (one program a requ
          kv (move slots), host, shape (lay tensors out)
 spelling the right-hand side; {0} {1} are the operands, {model} the model of the phase
 kernel   the function of `specflow.kernels` that the line calls, where it calls one
-row      the Triton function on a request's registers, for ops of the domain `rows`
+row      for ops of the domain `rows`, the call of the Triton function on a request's registers:
+         `lane` numbers its lanes, K and W are extents, {n0} is the extent of the first operand
 arity    operands, results
+view     it launches nothing
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ class OpSpec:
     arity: tuple[int, int]
     kernel: str = ""
     row: str = ""
+    view: bool = False
 
 
-def _kernel(name: str, inputs: int, outputs: int, domain: str = "rows") -> OpSpec:
-    """An op that calls the kernel of its own name."""
+def _kernel(name: str, inputs: int, outputs: int, domain: str, row: str = "") -> OpSpec:
+    """An op that calls the kernel of its own name; `row` is what its row function takes besides."""
     holes = ", ".join(f"{{{i}}}" for i in range(inputs))
-    return OpSpec(
-        domain, f"{name}({holes})", (inputs, outputs), name, name if domain == "rows" else ""
-    )
+    call = f"{name}({holes}{row})" if domain == "rows" else ""
+    return OpSpec(domain, f"{name}({holes})", (inputs, outputs), name, call)
 
 
 OPS: dict[str, OpSpec] = {
@@ -40,15 +42,16 @@ OPS: dict[str, OpSpec] = {
     # reductions over the vocabulary
     "best_token": _kernel("best_token", 1, 1, "vocab"),
     # one program a request
-    "accept_chain": _kernel("accept_chain", 2, 1),
-    "accept_tree": _kernel("accept_tree", 3, 2),
-    "take_path": _kernel("take_path", 2, 1),
-    "mask_rejected": _kernel("mask_rejected", 2, 1),
-    "take_last": _kernel("take_last", 2, 1),
-    "take_previous": _kernel("take_previous", 3, 1),
-    "widen": _kernel("widen", 2, 1),
-    "first": OpSpec("rows", "{0}[:, 0]", (1, 1), row="first"),
-    "hold": OpSpec("rows", "{0}.clone()", (1, 1), row="hold"),
+    "accept_chain": _kernel("accept_chain", 2, 1, "rows", ", lane, K"),
+    "accept_tree": _kernel("accept_tree", 3, 2, "rows", ", lane, K"),
+    "take_path": _kernel("take_path", 2, 1, "rows", ", lane"),
+    "mask_rejected": _kernel("mask_rejected", 2, 1, "rows", ", lane"),
+    "take_last": _kernel("take_last", 2, 1, "rows", ", lane"),
+    "take_previous": _kernel("take_previous", 3, 1, "rows", ", lane"),
+    # Its constant is the row's own extent in a kernel, which needs the tokens' extent instead.
+    "widen": OpSpec("rows", "widen({0}, {1})", (2, 1), "widen", "widen({0}, lane, {n0})"),
+    "first": OpSpec("rows", "{0}[:, 0]", (1, 1), row="first({0}, lane)", view=True),
+    "hold": OpSpec("rows", "{0}.clone()", (1, 1), row="hold({0})"),
     # slots of the KV
     "move_accepted": OpSpec("kv", "{model}.move_accepted({0}, {1})", (2, 0)),
     # the tree as arrays
@@ -57,7 +60,7 @@ OPS: dict[str, OpSpec] = {
     "window": OpSpec("shape", "torch.cat([{0}[:, None], {1}], dim=1)", (2, 1)),
     "known_window": OpSpec("shape", "torch.cat([{0}[:, None], {1}.clamp(min=0)], dim=1)", (2, 1)),
     "pair": OpSpec("shape", "torch.stack([{0}, {1}], dim=1)", (2, 1)),
-    "column": OpSpec("shape", "{0}[:, None]", (1, 1)),
+    "column": OpSpec("shape", "{0}[:, None]", (1, 1), view=True),
     "stack": OpSpec("shape", "torch.stack({0}, dim=1)", (1, 1)),
     "before": OpSpec("shape", "{0} - 1", (1, 1)),
     "after": OpSpec("shape", "{0} + {1}", (2, 1)),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from specflow.codegen.rows import row_function
 from specflow.graph.ops import OPS
 from specflow.stages import COMMITS, DRAFTS, VERIFIES
 from specflow.tables import ALIASES, PLAIN, TABLES
@@ -67,7 +68,9 @@ def test_an_op_has_its_kernel() -> None:
 
 
 def test_an_op_has_its_row_function() -> None:
-    assert functions(KERNELS / "rows_triton.py") == {s.row for s in OPS.values() if s.row}
+    assert functions(KERNELS / "rows_triton.py") == {
+        row_function(kind) for kind, s in OPS.items() if s.row
+    }
 
 
 @pytest.mark.parametrize("kind", OPS)
