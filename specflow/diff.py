@@ -9,7 +9,7 @@ from typing import Any
 from specflow.explain import columns, spelled
 from specflow.provenance import Entry
 from specflow.recipe import ResolvedRecipe
-from specflow.stages import DRAFTS, VERIFIES
+from specflow.stages import ACCEPTS, DRAFTS, VERIFIES
 
 AXES = ("draft.signal", "draft.guess", "verify.shape", "commit.draft_state")
 
@@ -92,22 +92,27 @@ def _step(a: ResolvedRecipe, b: ResolvedRecipe) -> list[str]:
         )
         yield "draft", draft.cost(r.draft)
         yield "verify", verify.doc.format(W=width, K=width - 1)
+        yield "accept", ACCEPTS[r["verify.accept"]].doc
 
     rows = []
     for (name, before), (_, after) in zip(costs(a), costs(b), strict=True):
         rows.append(
             (" " if before == after else "~", name, before, "" if before == after else f"→ {after}")
         )
-    same = a.run.dtype == b.run.dtype and a.target.model == b.target.model
-    rows.append(
-        (
-            " ",
-            "output",
-            "the same tokens (greedy on both sides)" if same else "another target or dtype",
-            "",
-        )
-    )
+    rows.append((" ", "output", _output(a, b), ""))
     return columns(rows)
+
+
+def _output(a: ResolvedRecipe, b: ResolvedRecipe) -> str:
+    """What a user gets from either side."""
+    if (a.run.dtype, a.target.model) != (b.run.dtype, b.target.model):
+        return "another target or dtype"
+    if a.sampling != b.sampling:
+        return "drawn or ended in another way"
+    if a.sampling.temperature == 0:
+        return "the same tokens (greedy on both sides)"
+    lossy = any(r[f"verify.{t}"] < 1 for r in (a, b) for t in ("threshold_single", "threshold_acc"))
+    return "another law (a threshold below 1)" if lossy else "the same law (lossless on both sides)"
 
 
 def as_json(a: ResolvedRecipe, b: ResolvedRecipe) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -31,7 +32,8 @@ from specflow.models.tokenizer import Tokenizer
 from specflow.recipe import Recipe, ResolvedRecipe, dump
 from specflow.report import Counted, Report, Timed
 from specflow.resolve import resolve
-from specflow.session import Completion, Request, Session
+from specflow.session import Completion, Draws, Request, Session
+from specflow.stages import ACCEPTS
 from specflow.tables import PLAIN
 
 
@@ -167,14 +169,44 @@ def encode(
                 )
             )
             continue
-        if not tokens:
+        unmet = unmet_settings(prompt, recipe)
+        if unmet:
+            found.append(prompt_files.unusable(prompt, *unmet))
+        elif not tokens:
             found.append(prompt_files.unusable(prompt, "has no token", "write a text"))
         elif len(tokens) >= recipe.run.max_length:
             found.append(prompt_files.too_long(prompt, len(tokens), recipe.run.max_length))
         else:
             most = prompt.max_new_tokens or recipe.sampling.max_new_tokens
-            requests.append(Request(prompt.id, tokens, most))
+            requests.append(Request(prompt.id, tokens, most, draws_of(prompt, recipe)))
     return requests, found
+
+
+def unmet_settings(prompt: prompt_files.Prompt, recipe: ResolvedRecipe) -> tuple[str, str] | None:
+    """Why the step of a recipe cannot do what a prompt's own settings ask, and the way out."""
+    own = prompt.settings
+    if own.get("temperature", 0) > 0 and not ACCEPTS[recipe["verify.accept"]].draws:
+        asked = f"asks for temperature {own['temperature']:g}"
+        return (
+            f"{asked}, and the recipe's step takes the likeliest token",
+            "write `verify.accept: target_only` in the recipe",
+        )
+    cuts = own.get("top_k", 0) > 0 or own.get("top_p", 1) < 1 or own.get("min_p", 0) > 0
+    if cuts and not recipe.sampling.cuts:
+        return (
+            "cuts its law, and the recipe's step keeps laws whole",
+            "write a `top_k`, `top_p` or `min_p` under `sampling:` in the recipe",
+        )
+    return None
+
+
+def draws_of(prompt: prompt_files.Prompt, recipe: ResolvedRecipe) -> Draws:
+    """A prompt's own settings over the recipe's; its seed is made of theirs and of its id."""
+    known = {name: getattr(recipe.sampling, name) for name in prompt_files.SETTINGS}
+    chosen = known | dict(prompt.settings)
+    digest = hashlib.sha256(f"{chosen['seed']}:{prompt.id}".encode()).digest()
+    chosen["seed"] = int.from_bytes(digest[:8], "big") >> 1
+    return Draws(**chosen)
 
 
 def make_session(recipe: ResolvedRecipe, target: LanguageModel, tokenizer: Tokenizer) -> Session:

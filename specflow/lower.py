@@ -7,9 +7,18 @@ from collections.abc import Callable
 from specflow.graph import Builder, StepGraph, buffers, fuse, passes
 from specflow.graph.check import BUILT, LOWERED, check
 from specflow.recipe import ResolvedRecipe
-from specflow.stages import COMMITS, DRAFTS, VERIFIES
-from specflow.stages.base import CommitStage, Guess, VerifyStage, said, state
+from specflow.stages import ACCEPTS, COMMITS, DRAFTS, VERIFIES
+from specflow.stages.base import (
+    NARROW,
+    AcceptStage,
+    CommitStage,
+    Guess,
+    VerifyStage,
+    said,
+    state,
+)
 
+Stages = tuple[VerifyStage, AcceptStage, CommitStage]
 Pass = Callable[[StepGraph], StepGraph]
 Watch = Callable[[str, StepGraph], None]
 
@@ -50,59 +59,74 @@ def build(recipe: ResolvedRecipe) -> StepGraph:
         recipe["verify.num_draft_tokens"],
         said(recipe, "verify.num_draft_tokens"),
     )
-    guess = draft.lower(recipe.draft, recipe, b)
+    accept = ACCEPTS[recipe["verify.accept"]]
+    guess = draft.lower(recipe, b, accept.laws)
     if guess.tokens is None:
-        _one_position(b, "", "plain")
+        _one_position(recipe, b, accept, "", "plain")
     else:
-        _speculate(b, guess, verify, commit)
+        stages = (verify, accept, commit)
+        _speculate(recipe, b, guess, stages)
+        if guess.narrow is not None:
+            _speculate(recipe, b, _narrow(guess, b), stages, "_narrow")
         if any(p.choice for p in b.phases):
-            _one_position(b, "_single", "single")
+            _one_position(recipe, b, accept, "_single", "single")
     if commit.host is not None:
         commit.host(b)
     return b.done()
 
 
-def _speculate(b: Builder, guess: Guess, verify: VerifyStage, commit: CommitStage) -> None:
+def _speculate(
+    recipe: ResolvedRecipe, b: Builder, guess: Guess, stages: Stages, suffix: str = ""
+) -> None:
     """Verify all guesses at once, keep the accepted prefix and one bonus token."""
-    with b.phase(
-        "verify",
-        "verify",
-        "Ask the target, once, about the bonus token and every guess.",
-        model="target",
-    ) as p:
-        verified = verify.lower(guess, p, b)
-        p.give(verified)
-    with b.phase(
-        "commit", "commit", "Keep the accepted prefix and one bonus token.", model="target"
-    ) as p:
-        gained = verify.accept(guess, p.take(verified), p, b)
-        lens = state(b, "seq_lens")
-        starts = p.op(
-            "hold", lens, out="starts", shape=("B",), note="where the verified window begins"
-        )
+    verify, accept, commit = stages
+    doc = "Ask the target, once, about the bonus token and every guess."
+    with b.phase(f"verify{suffix}", "verify", doc, model="target") as p:
+        judged = accept.judge(verify.lower(guess, p, b), recipe, p, b)
+        p.give(judged)
+    doc = "Keep the accepted prefix and one bonus token."
+    with b.phase(f"commit{suffix}", "commit", doc, model="target") as p:
+        gained = accept.accept(guess, p.take(judged), recipe, p, b)
+        lens, note = state(b, "seq_lens"), "where the verified window begins"
+        starts = p.op("hold", lens, out="starts", shape=("B",), note=note)
         commit.lower(gained, p, b)
-        kept = p.op("mask_rejected", gained.tokens, gained.accept_len, out="kept", shape=("B", "W"))
+        length = gained.accept_len
+        kept = p.op("mask_rejected", gained.tokens, length, out="kept", shape=("B", guess.w))
+        if guess.w != "W":
+            width = b.constants["NUM_DRAFT_TOKENS"]
+            kept = p.op("widen", kept, width, out="wide", shape=("B", "W"))
         p.store(state(b, "output_tokens"), kept)
-        bonus = p.op("take_last", gained.tokens, gained.accept_len, out="bonus", shape=("B",))
+        bonus = p.op("take_last", gained.tokens, length, out="bonus", shape=("B",))
         p.store(state(b, "bonus_token"), bonus)
-        p.store(state(b, "accept_len"), gained.accept_len)
-        p.store(
-            lens, gained.accept_len, "add", "rejected KV lies beyond; the next step overwrites it"
-        )
+        p.store(state(b, "accept_len"), length)
+        p.store(lens, length, "add", "rejected KV lies beyond; the next step overwrites it")
         if gained.path is not None:
-            p.ops(
-                "move_accepted",
-                gained.path,
-                starts,
-                outs=(),
-                note="node order becomes sequence order",
-            )
-    phases = (*guess.phases, "verify", "commit")
-    width = b.constants["NUM_DRAFT_TOKENS"].value
-    b.variant(verify.name, *phases, width=width, doc="guesses are verified")
+            note = "node order becomes sequence order"
+            p.ops("move_accepted", gained.path, starts, outs=(), note=note)
+    name = suffix.removeprefix("_") or verify.name
+    positions = b.constants["NUM_DRAFT_TOKENS" if guess.w == "W" else NARROW]
+    phases = (*guess.phases, f"verify{suffix}", f"commit{suffix}")
+    b.variant(name, *phases, width=int(positions.value), doc="guesses are verified")
 
 
-def _one_position(b: Builder, suffix: str, name: str) -> None:
+def _narrow(guess: Guess, b: Builder) -> Guess:
+    """The first few of the guesses, for a step that verifies few positions."""
+    assert guess.narrow is not None
+    assert guess.tokens is not None
+    doc = "Take the first guesses; parents come before children, so they are a tree of their own."
+    with b.phase("narrow", "draft", doc) as p:
+        shape = ("B", "k")
+        few = [p.op("few", guess.tokens, guess.narrow, out="guesses", shape=shape)]
+        if guess.parents is not None:
+            few.append(p.op("few", guess.parents, guess.narrow, out="parents", shape=shape))
+        p.give(*few)
+    parents = few[1] if len(few) > 1 else None
+    return Guess(tokens=few[0], parents=parents, phases=("narrow",), padded=True)
+
+
+def _one_position(
+    recipe: ResolvedRecipe, b: Builder, accept: AcceptStage, suffix: str, name: str
+) -> None:
     """Plain decoding: verify the bonus token alone and gain one token."""
     width = b.constants["NUM_DRAFT_TOKENS"]
     with b.phase(
@@ -112,17 +136,15 @@ def _one_position(b: Builder, suffix: str, name: str) -> None:
         logits = p.op(
             "verify", tokens, state(b, "seq_lens"), out="logits", shape=("B", 1, "V"), dtype="float"
         )
-        verified = p.op("best_token", logits, out="verified", shape=("B", 1))
-        p.give(verified)
+        judged = accept.judge(logits, recipe, p, b)
+        p.give(judged)
     with b.phase(f"commit{suffix}", "commit", "Gain one token.") as p:
-        p.take(verified)
+        token = accept.single(p.take(judged), p, b)
         kept = (
-            p.op("widen", verified, width, out="kept", shape=("B", "W"))
-            if width.value > 1
-            else verified
+            p.op("widen", token, width, out="kept", shape=("B", "W")) if width.value > 1 else token
         )
         p.store(state(b, "output_tokens"), kept)
-        bonus = p.op("first", verified, out="bonus", shape=("B",))
+        bonus = p.op("first", token, out="bonus", shape=("B",))
         p.store(state(b, "bonus_token"), bonus)
         p.store(state(b, "accept_len"), 1)
         p.store(state(b, "seq_lens"), 1, "add")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,15 @@ from specflow.diagnostics import Diagnostic, Label, Severity
 from specflow.spans import Source, Span
 
 LARGEST_FILE = 256_000_000  # bytes
-KEYS = ("id", "prompt", "messages", "max_new_tokens")
+# Settings of a line's own: type, lowest and highest value, as in `SamplingFields`.
+SETTINGS: dict[str, tuple[type, float, float]] = {
+    "temperature": (float, 0, 100),
+    "top_k": (int, 0, 2**31),
+    "top_p": (float, 1e-9, 1),
+    "min_p": (float, 0, 1),
+    "seed": (int, 0, 2**63 - 1),
+}
+KEYS = ("id", "prompt", "messages", "max_new_tokens", *SETTINGS)
 RULES = {
     "SF100": (
         "unreadable-prompts",
@@ -94,6 +102,7 @@ class Prompt:
     messages: tuple[Mapping[str, str], ...]
     max_new_tokens: int | None
     where: Span | None
+    settings: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -186,7 +195,10 @@ def _line(line: str, number: int, where: Span) -> Prompt | Diagnostic:
         return _finding(
             "SF104", f"line {number} has an empty prompt", where, "write a text, or remove the line"
         )
-    return Prompt(str(said.get("id", number)), text, messages, said.get("max_new_tokens"), where)
+    own = {name: said[name] for name in SETTINGS if name in said}
+    return Prompt(
+        str(said.get("id", number)), text, messages, said.get("max_new_tokens"), where, own
+    )
 
 
 def _fault(said: Mapping[str, Any]) -> str:
@@ -206,7 +218,15 @@ def _fault(said: Mapping[str, Any]) -> str:
         return "has a `max_new_tokens` that is no positive number"
     if not isinstance(said.get("id", ""), str | int):
         return "has an id that is neither text nor a number"
-    return ""
+    odd = [name for name in SETTINGS if name in said and not _setting(name, said[name])]
+    return f"has a `{odd[0]}` that is out of range" if odd else ""
+
+
+def _setting(name: str, value: Any) -> bool:
+    """Whether a line's own setting is a number of its range."""
+    kind, least, most = SETTINGS[name]
+    known = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
+    return known and least <= value <= most
 
 
 def _chat(messages: Any) -> bool:

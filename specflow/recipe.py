@@ -79,12 +79,45 @@ class TargetFields(Fields):
     model: str = field("Folder of a checkpoint (safetensors), a GGUF file, or builtin:NAME.")
 
 
+class AcceptFields(Fields):
+    """What every verify shape may say about acceptance."""
+
+    accept: Literal["greedy", "target_only", "rejection", "block"] = field(
+        "How guesses are accepted.", derive="by temperature, and by whether guesses have a law"
+    )
+    threshold_single: float = field(
+        "target_only: a guess at least this likely is accepted outright; below 1 it is lossy.",
+        default=1.0,
+        gt=0,
+        le=1,
+    )
+    threshold_acc: float = field(
+        "target_only: divides the running chance of siblings; below 1 it is lossy.",
+        default=1.0,
+        gt=0,
+        le=1,
+    )
+
+
 class SamplingFields(Fields):
-    """How long a completion is and what ends it."""
+    """What a completion is drawn from, how long it is and what ends it."""
+
+    temperature: float = field("0 takes the likeliest token.", default=0.0, ge=0, le=100)
+    top_k: int = field("Likeliest tokens to keep; 0 keeps all.", default=0, ge=0)
+    top_p: float = field("Likeliest mass to keep; 1 keeps all.", default=1.0, gt=0, le=1)
+    min_p: float = field(
+        "Least share of the likeliest token's chance to keep; 0 keeps all.", default=0.0, ge=0, le=1
+    )
+    seed: int = field("Makes each request's coins, with its id.", default=0, ge=0, lt=2**63)
 
     max_new_tokens: int = field("Tokens a completion may have.", default=128, ge=1)
     ignore_eos: bool = field("Go on past the end-of-text token.", default=False)
     stop: Words = field("Strings that end a completion; they are not part of it.", default=())
+
+    @property
+    def cuts(self) -> bool:
+        """Whether the law is cut to its likeliest tokens."""
+        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
 
 
 class RunFields(Fields):

@@ -75,7 +75,7 @@ class _Resolution:
             }
         )
         made: dict[str, Any] = {}
-        for block in ("target", "draft", "verify", "commit", "sampling", "run"):
+        for block in ("target", "draft", "sampling", "verify", "commit", "run"):
             made[block] = self._block(block, models[block], draft, facts, made)
         if self.found:
             raise RecipeError(self.found)
@@ -232,11 +232,21 @@ class _Resolution:
                 return Entry(path, 1, Origin.DERIVED, "unknown while the draft has findings")
             count = draft.guesses(made["draft"].model_dump())
             return None if count is None else Entry(path, count + 1, Origin.DERIVED, "guesses + 1")
+        if path == "verify.accept":
+            return self._accept(path, draft, made)
         context = facts["target"].max_positions
         because = f"min(target's context of {context or 'unknown'}, {LONGEST_DEFAULT})"
         return Entry(
             path, min(context or LONGEST_DEFAULT, LONGEST_DEFAULT), Origin.DERIVED, because
         )
+
+    def _accept(self, path: str, draft: DraftStage, made: Mapping[str, Any]) -> Entry:
+        """Greedy at temperature 0; else a rule that keeps the law, by the draft's own if any."""
+        if made["sampling"] is None or made["sampling"].temperature == 0:
+            return Entry(path, "greedy", Origin.DERIVED, "temperature 0")
+        if draft.has_law and self.ledger["verify.shape"].value == "chain":
+            return Entry(path, "rejection", Origin.DERIVED, "guesses can be drawn from a law")
+        return Entry(path, "target_only", Origin.DERIVED, "guesses have no law of their own")
 
     def _wrote(self, path: str, value: Any) -> None:
         """Record what the user wrote, in the file or on the command line."""

@@ -7,7 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
 
+import torch
+from torch import Tensor
+
 from specflow.capture import CapturedStep, buffers
+from specflow.kernels import filter_law, law_of, pick, verify_coins
 from specflow.models.drafters import Drafter, prefill
 from specflow.models.lm import LanguageModel
 from specflow.pools import KVPool
@@ -15,12 +19,24 @@ from specflow.recipe import ResolvedRecipe
 
 
 @dataclass(frozen=True)
+class Draws:
+    """What one request's tokens are drawn from; `seed` is its own, whatever the batch."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
 class Request:
-    """A prompt and how long its completion may be."""
+    """A prompt, how long its completion may be, and what it is drawn from."""
 
     id: str
     tokens: list[int]
     max_new_tokens: int
+    draws: Draws = Draws()
 
 
 @dataclass(eq=False)
@@ -114,14 +130,37 @@ class Session:
     def _prefill(self, completion: Completion) -> None:
         row, tokens = len(self.rows), completion.request.tokens
         logits = prefill(self.target, self.pool, row, tokens, self.recipe.run.prefill_chunk)
-        bonus = int(logits.argmax(-1))
+        bonus = self._first(logits, completion.request)
         self._gain(completion, [bonus])
         if completion.finish:
             return
         self.drafter.admit(row, tokens, bonus)
-        start = {"bonus_token": bonus, "previous_token": tokens[-1], "seq_lens": len(tokens)}
+        draws = completion.request.draws
+        start: dict[str, float] = {
+            "bonus_token": bonus,
+            "previous_token": tokens[-1],
+            "seq_lens": len(tokens),
+        }
+        start |= {"seeds": draws.seed, "temperature": draws.temperature}
+        start |= {"top_k": draws.top_k, "top_p": draws.top_p, "min_p": draws.min_p}
         for name, tensor in buffers(self.captured.state).items():
             tensor[row] = start.get(name, 0)
+
+    def _first(self, logits: Tensor, request: Request) -> int:
+        """The first token, from the prefill's logits [1, V], by the law of the step."""
+        draws = request.draws
+        if draws.temperature == 0:
+            return int(logits.argmax(-1))
+
+        def row(value: float, dtype: torch.dtype) -> Tensor:
+            return torch.tensor([value], dtype=dtype, device=logits.device)
+
+        law = law_of(logits[:, None], row(draws.temperature, torch.float32))
+        if self.recipe.sampling.cuts:
+            top_p, min_p = row(draws.top_p, torch.float32), row(draws.min_p, torch.float32)
+            law = filter_law(law, row(draws.top_k, torch.int64), top_p, min_p)
+        seed, at = row(draws.seed, torch.int64), row(len(request.tokens) - 1, torch.int64)
+        return int(pick(law[:, 0], verify_coins(seed, at, 1)[:, 0]))
 
     # -- decoding ----------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from specflow.graph import (
 
 SHAPES: dict[str, Callable[..., Any]] = {
     "first": lambda x: x[:, 0],
+    "few": lambda x, n: x[:, : n - 1],
     "hold": lambda x: x.clone(),
     "window": lambda a, b: torch.cat([a[:, None], b], 1),
     "known_window": lambda a, b: torch.cat([a[:, None], b.clamp(min=0)], 1),
@@ -32,6 +33,8 @@ SHAPES: dict[str, Callable[..., Any]] = {
     "stack": lambda xs: torch.stack(xs, 1),
     "before": lambda x: x - 1,
     "after": lambda x, n: x + n,
+    "pick_at": lambda law, coins, i: kernels.pick(law, coins[:, i]),
+    "pick_one": lambda law, coins: kernels.pick(law[:, 0], coins[:, 0]),
 }
 
 

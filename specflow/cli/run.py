@@ -44,6 +44,14 @@ def run(args: argparse.Namespace) -> int:
     """Decode and report; 1 where a prompt was at fault or a check failed."""
     recipe, resolved = read(args.recipe, args.overrides)
     tell(resolved.findings)
+    if args.check_lossless and resolved.sampling.temperature > 0:
+        print(
+            "error: `--check-lossless` compares tokens, and at temperature "
+            f"{resolved.sampling.temperature:g} they are drawn; "
+            "add `sampling.temperature=0` (laws are what tests/differential/test_sample.py proves)",
+            file=sys.stderr,
+        )
+        return USAGE
     prompts = _prompts(args, recipe, resolved)
     if prompts is None or not prompts.items:
         show(prompts.findings if prompts else (), args.format)

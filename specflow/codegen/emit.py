@@ -20,7 +20,7 @@ from specflow.graph import Buffer, Constant, Fused, Op, Phase, StepGraph, Value,
 from specflow.graph.ir import leaves, reads
 from specflow.graph.ops import OPS
 from specflow.recipe import ResolvedRecipe
-from specflow.stages import COMMITS, DRAFTS, VERIFIES
+from specflow.stages import ACCEPTS, COMMITS, DRAFTS, VERIFIES
 
 HERE = Path(__file__).parent
 DTYPES = {"int64": "torch.int64", "bool": "torch.bool", "float": "torch.float32"}
@@ -104,7 +104,10 @@ def _phase_function(phase: Phase) -> _Function:
     returns = _returns(phase.outputs)
     if phase.choice is not None:
         c = phase.choice
-        lines.append(f'return "{c.then}" if {c.value.name} >= {c.least.name} else "{c.otherwise}"')
+        *first, (least, then) = c.cases
+        for enough, name in first:
+            lines += [f"if {c.value.name} >= {enough.name}:", f'{INDENT}return "{name}"']
+        lines.append(f'return "{then}" if {c.value.name} >= {least.name} else "{c.otherwise}"')
         returns = "str"
     elif phase.outputs:
         last = lines[-1] if lines else ""
@@ -210,12 +213,13 @@ def _axes(graph: StepGraph, recipe: ResolvedRecipe) -> list[tuple[str, str, str]
     )
     width = recipe["verify.num_draft_tokens"]
     shape = "the bonus token alone" if width == 1 else verify.doc.format(W=width, K=width - 1)
+    accept = ACCEPTS[recipe["verify.accept"]].doc
     if len(graph.variants) > 1:
         shape += "; one position where nothing matches"
     return [
         ("signal", recipe.axes.signal, draft.doc),
         ("guess", recipe.axes.guess, draft.cost(recipe.draft)),
-        ("verify", recipe.axes.shape, f"{shape}, {recipe['verify.accept']}"),
+        ("verify", recipe.axes.shape, f"{shape}, {accept}"),
         ("draft_state", recipe.axes.draft_state, commit.doc),
     ]
 

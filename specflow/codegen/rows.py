@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from specflow.codegen.spell import shape_of
+from specflow.errors import CompileError
 from specflow.graph import Buffer, Constant, Fused, Op, Operand, StepGraph, Store, Value
 from specflow.graph.ir import reads
 from specflow.graph.ops import OPS
+from specflow.stages.base import NARROW
 
 
 @dataclass(frozen=True)
@@ -41,23 +44,29 @@ class Kernel:
 
 def kernels(graph: StepGraph) -> list[Kernel]:
     """Every fused run of a graph, in order."""
-    width = next(c for c in graph.constants if c.name == "NUM_DRAFT_TOKENS")
-    return [_kernel(n, width) for p in graph.phases for n in p.nodes if isinstance(n, Fused)]
+    known = {
+        c.name: int(c.value) for c in graph.constants if c.name in ("NUM_DRAFT_TOKENS", NARROW)
+    }
+    width, few = known["NUM_DRAFT_TOKENS"], known.get(NARROW, 1)
+    sizes = {"K": width - 1, "W": width, "k": few - 1, "w": few}
+    return [_kernel(n, sizes) for p in graph.phases for n in p.nodes if isinstance(n, Fused)]
 
 
-def _kernel(node: Fused, width: Constant) -> Kernel:
+def _kernel(node: Fused, sizes: Mapping[str, int]) -> Kernel:
+    taken = {v.name for v in node.inputs}
     loaded: dict[str, Argument] = {v.name: Argument(v.name, v.name, v.shape) for v in node.inputs}
     for operand in (o for inner in node.body for o in reads(inner)):
         if isinstance(operand, Buffer):
-            loaded[operand.name] = _state(operand)
+            if operand.name in taken:
+                raise CompileError(
+                    f"`{node.name}` reads a value and a state named `{operand.name}`"
+                )
+            loaded[operand.name] = _state(operand, taken)
     outputs = tuple(Argument(v.name, v.name, v.shape) for v in node.outputs)
-    stores = [(_state(n.buffer), _stored(n)) for n in node.body if isinstance(n, Store)]
+    stores = [(_state(n.buffer, taken), _stored(n)) for n in node.body if isinstance(n, Store)]
     stores += [(Argument(f"{o.name}_out", o.name, o.shape), o.name) for o in outputs]
     ops = [n for n in node.body if isinstance(n, Op)]
     lanes = {a.lanes for a in (*loaded.values(), *(s[0] for s in stores))}
-    if any("K" in _letters(OPS[n.kind].row) for n in ops):
-        lanes.add("K")
-    sizes = {"K": width.value - 1, "W": width.value}
     return Kernel(
         name=node.name,
         loads=tuple(loaded.values()),
@@ -67,7 +76,7 @@ def _kernel(node: Fused, width: Constant) -> Kernel:
         outputs=outputs,
         functions=tuple(sorted({row_function(n.kind) for n in ops})),
         extents=tuple((e, str(size)) for e, size in sizes.items() if e in lanes),
-        block=str(1 << max(width.value - 1, 1).bit_length()),
+        block=str(1 << max(sizes["W"] - 1, 1).bit_length()),
     )
 
 
@@ -76,13 +85,10 @@ def row_function(kind: str) -> str:
     return OPS[kind].row.partition("(")[0]
 
 
-def _letters(row: str) -> list[str]:
-    """The operands of a row call, as written."""
-    return row.partition("(")[2].rstrip(")").split(", ")
-
-
-def _state(buffer: Buffer) -> Argument:
-    return Argument(buffer.name, f"state.{buffer.name}", buffer.shape)
+def _state(buffer: Buffer, taken: set[str]) -> Argument:
+    """State as an argument; a value of the same name that the kernel is given keeps the name."""
+    name = f"state_{buffer.name}" if buffer.name in taken else buffer.name
+    return Argument(name, f"state.{buffer.name}", buffer.shape)
 
 
 def _call(node: Op) -> str:

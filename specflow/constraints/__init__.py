@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from specflow.constraints.accept import (
+    accept_on_other_shape,
+    accept_without_law,
+    greedy_at_temperature,
+)
 from specflow.constraints.axes import axis_mismatch
 from specflow.constraints.checkpoints import (
     missing_checkpoint,
@@ -13,12 +18,15 @@ from specflow.constraints.fields import FIELD_RULES, FieldRule
 from specflow.constraints.run import half_precision_on_cpu, longer_than_context, useless_allow
 from specflow.constraints.shapes import chain_width_mismatch
 from specflow.rules import Rule
-from specflow.stages import DRAFTS
+from specflow.stages import ACCEPTS, DRAFTS
 
 SPANNING: tuple[Rule, ...] = (
     chain_width_mismatch,
     vocabulary_mismatch,
     tokenizer_mismatch,
+    accept_on_other_shape,
+    accept_without_law,
+    greedy_at_temperature,
     axis_mismatch,
     missing_checkpoint,
     unreadable_checkpoint,
@@ -31,6 +39,7 @@ SPANNING: tuple[Rule, ...] = (
 def rules() -> tuple[Rule, ...]:
     """Every rule a resolved recipe is held to, by code; those of stages too."""
     staged = [rule for name in DRAFTS.names() for rule in DRAFTS[name].rules]
+    staged += [rule for name in ACCEPTS.names() for rule in ACCEPTS[name].rules]
     return tuple(sorted((*SPANNING, *staged), key=lambda r: r.code))
 
 

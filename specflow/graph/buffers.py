@@ -19,7 +19,7 @@ def plan(graph: StepGraph) -> StepGraph:
             used |= {o.name for o in reads(node) if isinstance(o, Buffer | Constant)}
             used |= {o.name for o in writes(node) if isinstance(o, Buffer)}
         if phase.choice:
-            used.add(phase.choice.least.name)
+            used |= {least.name for least, _ in phase.choice.cases}
     kept = sorted((b for b in graph.buffers if b.name in used), key=lambda b: b.name in OUTPUTS)
     constants = tuple(c for c in graph.constants if c.name in used or c.name == WIDTH)
     return replace(graph, buffers=tuple(kept), constants=constants)

@@ -119,9 +119,9 @@ class PhaseBuilder:
         """What the phase returns."""
         self._outputs = values
 
-    def choose(self, value: Value, *, least: Constant, then: str, otherwise: str) -> None:
-        """End a host phase with the name of the variant to run."""
-        self._choice = Choice(value, least, then, otherwise)
+    def choose(self, value: Value, *cases: tuple[Constant, str], otherwise: str) -> None:
+        """End a host phase with the name of the variant to run: the first case `value` reaches."""
+        self._choice = Choice(value, cases, otherwise)
 
     def done(self) -> Phase:
         """The finished phase."""
@@ -160,7 +160,7 @@ class Builder:
             raise CompileError(f"state `{name}` is declared twice, as {known.shape} and {shape}")
         return known
 
-    def constant(self, name: str, value: int, because: str) -> Constant:
+    def constant(self, name: str, value: float, because: str) -> Constant:
         """Name a number of the recipe."""
         return self.constants.setdefault(name, Constant(name, value, because))
 

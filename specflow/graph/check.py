@@ -154,7 +154,7 @@ def launches(graph: StepGraph, phases: tuple[str, ...]) -> int:
     for phase in map(graph.phase, phases):
         for node in phase.nodes:
             if isinstance(node, Repeat):
-                turns = node.times.value - node.first
+                turns = int(node.times.value) - node.first
                 count += turns * sum(_launch(n) for n in node.body)
             else:
                 count += 1 if isinstance(node, Fused) else _launch(node)

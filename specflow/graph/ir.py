@@ -35,7 +35,7 @@ class Constant:
     """A number of the recipe, named in the generated module; `because` says who set it."""
 
     name: str
-    value: int
+    value: int | float
     because: str
 
 
@@ -78,7 +78,7 @@ class Repeat:
 
     index: str
     first: int
-    times: Constant
+    times: Constant  # a whole number
     carries: tuple[Carry, ...]
     body: tuple[Op | Store, ...]
 
@@ -98,11 +98,10 @@ Node = Op | Store | Repeat | Fused
 
 @dataclass(frozen=True)
 class Choice:
-    """What a host phase decides: run `then` where `value` is at least `least`, else `otherwise`."""
+    """What a host phase decides: the first case that `value` reaches, else `otherwise`."""
 
     value: Value
-    least: Constant
-    then: str
+    cases: tuple[tuple[Constant, str], ...]
     otherwise: str
 
 

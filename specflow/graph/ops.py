@@ -5,7 +5,7 @@ domain   model (a forward), vocab (a reduction over V), rows (one program a requ
 spelling the right-hand side; {0} {1} are the operands, {model} the model of the phase
 kernel   the function of `specflow.kernels` that the line calls, where it calls one
 row      for ops of the domain `rows`, the call of the Triton function on a request's registers:
-         `lane` numbers its lanes, K and W are extents, {n0} is the extent of the first operand
+         `lane` numbers its lanes, {n0} is the extent of the first operand
 arity    operands, results
 view     it launches nothing
 """
@@ -41,9 +41,19 @@ OPS: dict[str, OpSpec] = {
     "verify_tree": OpSpec("model", "{model}.verify_tree({0}, {1}, {2}, {3})", (4, 1)),
     # reductions over the vocabulary
     "best_token": _kernel("best_token", 1, 1, "vocab"),
+    "law_of": _kernel("law_of", 2, 1, "vocab"),
+    "filter_law": _kernel("filter_law", 4, 1, "vocab"),
+    "pick_at": OpSpec("vocab", "pick({0}, {1}[:, {2}])", (3, 1), "pick"),
+    "pick_one": OpSpec("vocab", "pick({0}[:, 0], {1}[:, 0])", (2, 1), "pick"),
+    "accept_sampled": _kernel("accept_sampled", 6, 3, "vocab"),
+    "accept_rejection": _kernel("accept_rejection", 4, 2, "vocab"),
+    "accept_block": _kernel("accept_block", 4, 2, "vocab"),
+    # a request's own coins
+    "verify_coins": _kernel("verify_coins", 3, 1, "shape"),
+    "draft_coins": _kernel("draft_coins", 3, 1, "shape"),
     # one program a request
-    "accept_chain": _kernel("accept_chain", 2, 1, "rows", ", lane, K"),
-    "accept_tree": _kernel("accept_tree", 3, 2, "rows", ", lane, K"),
+    "accept_chain": _kernel("accept_chain", 2, 1, "rows", ", lane, {n0}"),
+    "accept_tree": _kernel("accept_tree", 3, 2, "rows", ", lane, {n0}"),
     "take_path": _kernel("take_path", 2, 1, "rows", ", lane"),
     "mask_rejected": _kernel("mask_rejected", 2, 1, "rows", ", lane"),
     "take_last": _kernel("take_last", 2, 1, "rows", ", lane"),
@@ -51,11 +61,13 @@ OPS: dict[str, OpSpec] = {
     # Its constant is the row's own extent in a kernel, which needs the tokens' extent instead.
     "widen": OpSpec("rows", "widen({0}, {1})", (2, 1), "widen", "widen({0}, lane, {n0})"),
     "first": OpSpec("rows", "{0}[:, 0]", (1, 1), row="first({0}, lane)", view=True),
+    "few": OpSpec("shape", "{0}[:, : {1} - 1].contiguous()", (2, 1)),
     "hold": OpSpec("rows", "{0}.clone()", (1, 1), row="hold({0})"),
     # slots of the KV
     "move_accepted": OpSpec("kv", "{model}.move_accepted({0}, {1})", (2, 0)),
     # the tree as arrays
     "tree_arrays": _kernel("tree_arrays", 1, 2, "shape"),
+    "chain_parents": _kernel("chain_parents", 1, 1, "shape"),
     # lines that only lay tensors out
     "window": OpSpec("shape", "torch.cat([{0}[:, None], {1}], dim=1)", (2, 1)),
     "known_window": OpSpec("shape", "torch.cat([{0}[:, None], {1}.clamp(min=0)], dim=1)", (2, 1)),

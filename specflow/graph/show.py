@@ -42,7 +42,8 @@ def _phase(phase: Phase) -> list[str]:
         lines += _node(node, "  ")
     if phase.choice:
         c = phase.choice
-        lines += [f"  choose {c.then} if {c.value.name} >= {c.least.name} else {c.otherwise}"]
+        lines += [f"  choose {then} if {c.value.name} >= {least.name}" for least, then in c.cases]
+        lines += [f"  choose {c.otherwise} otherwise"]
     if phase.outputs:
         lines += ["  give " + ", ".join(v.name for v in phase.outputs)]
     return lines

@@ -1,11 +1,11 @@
-"""The three tables of stages: one row a stage, one file a row."""
+"""The four tables of stages: one row a stage, one file a row."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import Generic, TypeVar
 
-from specflow.stages.base import CommitStage, DraftStage, VerifyStage
+from specflow.stages.base import AcceptStage, CommitStage, DraftStage, VerifyStage
 
 T = TypeVar("T")
 
@@ -44,6 +44,16 @@ VERIFIES = Table[VerifyStage](
     {
         "chain": "specflow.stages.verify_chain:CHAIN",
         "tree": "specflow.stages.verify_tree:TREE",
+    },
+)
+
+ACCEPTS = Table[AcceptStage](
+    "accept rule",
+    {
+        "greedy": "specflow.stages.accept_greedy:GREEDY",
+        "target_only": "specflow.stages.accept_target_only:TARGET_ONLY",
+        "rejection": "specflow.stages.accept_rejection:REJECTION",
+        "block": "specflow.stages.accept_block:BLOCK",
     },
 )
 

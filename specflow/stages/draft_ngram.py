@@ -8,7 +8,7 @@ from typing import Any, Literal
 from specflow.graph import Builder
 from specflow.recipe import Fields, Pair, ResolvedRecipe, field
 from specflow.rules import Finding, rule
-from specflow.stages.base import Axes, DraftStage, Guess, said, state
+from specflow.stages.base import NARROW, Axes, DraftStage, Guess, said, state
 
 
 class NgramFields(Fields):
@@ -16,6 +16,15 @@ class NgramFields(Fields):
 
     max_trie_depth: int = field("Longest run of tokens kept and matched.", default=18, ge=2, le=256)
     breadth: Pair = field("Fewest and most branches a level of the tree.", default=(1, 10))
+    full_match: int = field(
+        "Tokens that must match before a step verifies its whole width; below it verifies a few.",
+        default=4,
+        ge=1,
+        le=256,
+    )
+    narrow_tokens: int = field(
+        "Positions of such a narrow step, bonus token included.", default=4, ge=2, le=64
+    )
     order: Literal["recency", "frequency"] = field("Which branch comes first.", default="recency")
     min_match: int = field(
         "Tokens that must match before a step verifies guesses.", default=2, ge=1, le=256
@@ -89,36 +98,52 @@ def match_longer_than_trie(r: ResolvedRecipe) -> Iterator[Finding]:
     ## Fix
     Lower `draft.min_match` or raise `draft.max_trie_depth`.
     """
-    if "draft.min_match" in r and r["draft.min_match"] >= r["draft.max_trie_depth"]:
+    for name in ("min_match", "full_match"):
+        path = f"draft.{name}"
+        if path not in r or r[path] < r["draft.max_trie_depth"]:
+            continue
         depth = r["draft.max_trie_depth"]
         yield Finding(
-            at="draft.min_match",
-            message=f"a trie {depth} tokens deep has no match of {r['draft.min_match']} tokens",
+            at=path,
+            message=f"a trie {depth} tokens deep has no match of {r[path]} tokens",
             label=f"at most {depth - 1}",
             because={"draft.max_trie_depth": "a match leaves room for the token after it"},
-            help="lower `draft.min_match` or raise `draft.max_trie_depth`",
+            help=f"lower `{path}` or raise `draft.max_trie_depth`",
         )
 
 
-def lower(_draft: NgramFields, recipe: ResolvedRecipe, b: Builder) -> Guess:
-    """Look up on the host; where nothing matches, the step verifies one position."""
-    tree = recipe.axes.shape == "tree"
+def lower(recipe: ResolvedRecipe, b: Builder, _drawn: bool) -> Guess:
+    """Look up on the host; the longer the match, the wider the step that verifies it.
+
+    On a CPU four positions cost about what one does, and twelve half as much again (the matrices
+    are packed for four rows): a weak match is verified where that is nearly free.
+    """
+    shape = recipe.axes.shape
     tokens = state(b, "guesses")
-    parents = state(b, "parents") if tree else None
+    parents = state(b, "parents") if shape == "tree" else None
     least = b.constant("MIN_MATCH", recipe["draft.min_match"], said(recipe, "draft.min_match"))
+    cases = [(least, shape)]
+    few = None
+    if _has_narrow(recipe):
+        full = b.constant(
+            "FULL_MATCH", recipe["draft.full_match"], said(recipe, "draft.full_match")
+        )
+        few = b.constant(NARROW, recipe["draft.narrow_tokens"], said(recipe, "draft.narrow_tokens"))
+        cases = [(full, shape), (least, "narrow")]
     doc = "On the host: look the last tokens of every request up in the trie; name the step to run."
     with b.phase("draft", "draft", doc, model="draft", place="host") as p:
         filled = (tokens, parents) if parents else (tokens,)
-        matched = p.op(
-            f"propose_{recipe.axes.shape}",
-            *filled,
-            out="matched",
-            shape=(),
-            dtype="int",
-            note="longest match in the batch, in tokens",
-        )
-        p.choose(matched, least=least, then=recipe.axes.shape, otherwise="single")
-    return Guess(tokens=tokens, parents=parents)
+        note = "longest match in the batch, in tokens"
+        matched = p.op(f"propose_{shape}", *filled, out="matched", shape=(), dtype="int", note=note)
+        p.choose(matched, *cases, otherwise="single")
+    return Guess(tokens=tokens, parents=parents, padded=True, narrow=few)
+
+
+def _has_narrow(recipe: ResolvedRecipe) -> bool:
+    """Whether there is a match too weak for the whole width, and a width below it."""
+    weak: bool = recipe["draft.min_match"] < recipe["draft.full_match"]
+    few: bool = recipe["draft.narrow_tokens"] < recipe["verify.num_draft_tokens"]
+    return weak and few
 
 
 NGRAM = DraftStage(

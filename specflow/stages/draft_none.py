@@ -19,7 +19,7 @@ def no_guesses(_fields: Mapping[str, Any]) -> int:
     return 0
 
 
-def lower(_draft: NoneFields, _recipe: ResolvedRecipe, _b: Builder) -> Guess:
+def lower(_recipe: ResolvedRecipe, _b: Builder, _drawn: bool) -> Guess:
     """No draft phase."""
     return Guess()
 

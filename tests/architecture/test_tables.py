@@ -10,7 +10,7 @@ import pytest
 
 from specflow.codegen.rows import row_function
 from specflow.graph.ops import OPS
-from specflow.stages import COMMITS, DRAFTS, VERIFIES
+from specflow.stages import ACCEPTS, COMMITS, DRAFTS, VERIFIES
 from specflow.tables import ALIASES, PLAIN, TABLES
 from tests.conftest import ROOT
 
@@ -20,7 +20,8 @@ DOMAINS = {"model", "vocab", "rows", "kv", "host", "shape"}
 
 
 @pytest.mark.parametrize(
-    ("kind", "table"), [("draft", DRAFTS), ("verify", VERIFIES), ("commit", COMMITS)]
+    ("kind", "table"),
+    [("draft", DRAFTS), ("verify", VERIFIES), ("accept", ACCEPTS), ("commit", COMMITS)],
 )
 def test_rows_are_files(kind: str, table: Any) -> None:
     files = {p.stem for p in STAGES.glob(f"{kind}_*.py")}
@@ -32,7 +33,7 @@ def test_rows_are_files(kind: str, table: Any) -> None:
 
 def test_a_stage_file_has_a_kind() -> None:
     kinds = {p.stem.split("_")[0] for p in STAGES.glob("*_*.py") if p.stem != "__init__"}
-    assert kinds == {"draft", "verify", "commit"}
+    assert kinds == {"draft", "verify", "accept", "commit"}
 
 
 def test_a_draft_names_rows_that_exist() -> None:

@@ -38,21 +38,37 @@ def fill(buffer: torch.Tensor, name: str, generator: torch.Generator) -> None:
 def agreeing(
     state, width: int, generator: torch.Generator, share: float
 ) -> dict[str, torch.Tensor]:
-    """Guesses and words that agree with probability `share` a level, so that all lengths occur."""
+    """Guesses, parents and words that agree at a share of the nodes, so that all lengths occur."""
     rows = state.bonus_token.shape[0]
     verified = torch.randint(0, VOCABULARY, (rows, width), generator=generator)
-    guesses = torch.randint(0, VOCABULARY, (rows, max(width - 1, 1)), generator=generator)[
-        :, : width - 1
-    ]
-    parents = getattr(state, "parents", None)
+    guesses = torch.randint(0, VOCABULARY, (rows, width - 1), generator=generator)
+    parents = torch.arange(width - 1).expand(rows, -1).clone()  # a chain: only so a path is W long
+    if hasattr(state, "parents") and share < 1:
+        fill(parents, "parents", generator)
     for row in range(rows):
         for i in range(width - 1):
-            parent = int(parents[row, i]) if parents is not None else i
             if torch.rand((), generator=generator) < share:
-                guesses[row, i] = verified[row, parent]
-    if hasattr(state, "guesses") and width > 1:
-        state.guesses.copy_(guesses)
-    return {"verified": verified, "guesses": guesses}
+                guesses[row, i] = verified[row, int(parents[row, i])]
+    for name, made in (("guesses", guesses), ("parents", parents)):
+        if hasattr(state, name) and getattr(state, name).shape == made.shape:
+            getattr(state, name).copy_(made)
+    # What the rules that draw hand over: tokens, and a length of any size.
+    lengths = torch.randint(1, width + 1, (rows,), generator=generator)
+    return {
+        "verified": verified,
+        "guesses": guesses,
+        "parents": parents,
+        "gained": verified,
+        "accept_len": lengths if share < 1 else torch.full_like(lengths, width),
+        "drawn": verified[:, :1].contiguous(),
+    }
+
+
+def several(result) -> tuple[torch.Tensor, ...]:
+    """What a function returns, as a tuple."""
+    if result is None:
+        return ()
+    return result if isinstance(result, tuple) else (result,)
 
 
 def check(recipe: Path, root: Path) -> dict[str, list[int]]:
@@ -73,15 +89,14 @@ def check(recipe: Path, root: Path) -> dict[str, list[int]]:
         reference, kernel = getattr(step, name), getattr(rows, name)
         parameters = list(inspect.signature(reference).parameters)
         assert parameters == list(inspect.signature(kernel).parameters)
-        width = 1 if "single" in name or step.NUM_DRAFT_TOKENS == 1 else step.NUM_DRAFT_TOKENS
+        variant = next((v for v in step.WIDTHS if v in name), next(iter(step.WIDTHS)))
+        width = step.WIDTHS[variant]
         for count in (1, 9):
             for share in (0.0, 0.3, 0.7, 0.9, 1.0):
                 ours, theirs = step.State.new(count, "cpu"), step.State.new(count, "cpu")
                 for f in dataclasses.fields(ours):
                     fill(getattr(ours, f.name), f.name, generator)
                 # a tree that is a chain: only so a path can be W long
-                if share == 1.0 and hasattr(ours, "parents"):
-                    ours.parents.copy_(torch.arange(ours.parents.shape[1]).expand_as(ours.parents))
                 values = agreeing(ours, width, generator, share)
                 for f in dataclasses.fields(ours):
                     getattr(theirs, f.name).copy_(getattr(ours, f.name))
@@ -93,7 +108,7 @@ def check(recipe: Path, root: Path) -> dict[str, list[int]]:
                         name,
                         f.name,
                     )
-                for x, y in zip(a or (), b or (), strict=True):
+                for x, y in zip(*map(several, (a, b)), strict=True):
                     assert torch.equal(x, y), (recipe, name)
                 lengths.setdefault(name, set()).update(ours.accept_len.tolist())
         if width > 1:  # incomplete cases must not pass

@@ -13,7 +13,15 @@ import pytest
 
 from tests.conftest import ROOT
 
-PACK = ("pico/plain", "pico/ngram", "pico/ngram_chain", "pico/standalone")
+PACK = (
+    "pico/plain",
+    "pico/ngram",
+    "pico/ngram_chain",
+    "pico/ngram_sampled",
+    "pico/standalone",
+    "pico/standalone_block",
+    "pico/standalone_sampled",
+)
 
 
 def specflow(*words: str, cwd: Path = ROOT, timeout: int = 300) -> subprocess.CompletedProcess[str]:
@@ -85,6 +93,54 @@ def test_every_pack_recipe_runs(name: str) -> None:
     report = json.loads(done.stdout)
     assert report["totals"]["completion_tokens"] == 48
     assert ("baseline" in report) == (name != "pico/plain")
+
+
+def test_the_pack_is_whole() -> None:
+    assert json.loads(specflow("recipes", "--format", "json").stdout)
+    assert {r["recipe"] for r in json.loads(specflow("recipes", "--format", "json").stdout)} == set(
+        PACK
+    )
+
+
+def test_samples_repeat_with_their_seed_and_mix_with_greedy(tmp_path: Path) -> None:
+    file = tmp_path / "mixed.jsonl"
+    text = "import os\n\n\ndef read("
+    file.write_text(
+        json.dumps({"id": "a", "prompt": text})
+        + "\n"
+        + json.dumps({"id": "b", "prompt": text, "temperature": 0})
+        + "\n"
+        + json.dumps({"id": "c", "prompt": text, "seed": 5})
+        + "\n"
+    )
+    said = []
+    for turn, seed in enumerate((1, 1, 2)):
+        out = tmp_path / str(turn)
+        done = specflow(
+            "run",
+            "pico/standalone_sampled",
+            "--prompts",
+            str(file),
+            "--out",
+            str(out),
+            "--no-baseline",
+            f"sampling.seed={seed}",
+            "sampling.max_new_tokens=30",
+            "run.batch_size=3",
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        lines = (out / "completions.jsonl").read_text().splitlines()
+        said.append({d["id"]: d["token_ids"] for d in map(json.loads, lines)})
+    assert said[0] == said[1]
+    assert said[0]["a"] != said[2]["a"]
+    assert said[0]["b"] == said[2]["b"]  # greedy knows no seed
+    assert said[0]["c"] == said[2]["c"]  # a line's own seed stands over the recipe's
+
+
+def test_tokens_that_are_drawn_cannot_be_compared() -> None:
+    done = specflow("run", "pico/standalone_sampled", "--check-lossless")
+    assert done.returncode == 2
+    assert "sampling.temperature=0" in done.stderr
 
 
 def test_one_prompt_prints_its_text(recipe: Path) -> None:

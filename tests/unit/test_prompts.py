@@ -62,6 +62,27 @@ def test_files_without_prompts(tmp_path: Path, content: bytes) -> None:
     assert [f.code for f in read(tmp_path).findings] == ["SF100"]
 
 
+def test_a_line_has_settings_of_its_own(tmp_path: Path) -> None:
+    found = read(lines(tmp_path, {"prompt": "a", "temperature": 1, "top_p": 0.5, "seed": 3}))
+    assert dict(found.items[0].settings) == {"temperature": 1, "top_p": 0.5, "seed": 3}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"temperature": -1},
+        {"top_p": 0},
+        {"top_p": 2},
+        {"min_p": "a"},
+        {"top_k": 1.5},
+        {"seed": True},
+    ],
+)
+def test_settings_out_of_range(tmp_path: Path, odd: dict[str, object]) -> None:
+    found = read(lines(tmp_path, {"prompt": "a"} | odd))
+    assert [f.code for f in found.findings] == ["SF102"]
+
+
 def test_limit_counts_prompts(tmp_path: Path) -> None:
     assert len(read(lines(tmp_path, {"prompt": "a"}, {"prompt": "b"}), limit=1).items) == 1
 

@@ -81,6 +81,67 @@ def commit_rows(state: Any, verified: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @triton.jit
+def commit_narrow_rows_kernel(
+    guesses_ptr,  # B, k
+    parents_ptr,  # B, k
+    verified_ptr,  # B, w
+    seq_lens_ptr,  # B
+    output_tokens_ptr,  # B, W, written
+    bonus_token_ptr,  # B, written
+    accept_len_ptr,  # B, written
+    path_out_ptr,  # B, w, written
+    starts_out_ptr,  # B, written
+    W: tl.constexpr,
+    k: tl.constexpr,
+    w: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    lane = tl.arange(0, BLOCK)
+    guesses = tl.load(guesses_ptr + row * k + lane, mask=lane < k, other=-1)
+    parents = tl.load(parents_ptr + row * k + lane, mask=lane < k, other=-1)
+    verified = tl.load(verified_ptr + row * w + lane, mask=lane < w, other=-1)
+    seq_lens = tl.load(seq_lens_ptr + row)
+    path, accept_len = accept_tree(guesses, parents, verified, lane, k)
+    gained = take_path(verified, path, lane)
+    starts = hold(seq_lens)
+    kept = mask_rejected(gained, accept_len, lane)
+    wide = widen(kept, lane, w)
+    bonus = take_last(gained, accept_len, lane)
+    tl.store(output_tokens_ptr + row * W + lane, wide, mask=lane < W)
+    tl.store(bonus_token_ptr + row, bonus)
+    tl.store(accept_len_ptr + row, accept_len)
+    tl.store(seq_lens_ptr + row, seq_lens + accept_len)
+    tl.store(path_out_ptr + row * w + lane, path, mask=lane < w)
+    tl.store(starts_out_ptr + row, starts)
+
+
+def commit_narrow_rows(
+    state: Any, guesses: Tensor, parents: Tensor, verified: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Launch commit_narrow_rows_kernel, one program a request."""
+    rows = guesses.shape[0]
+    path = torch.empty(rows, 4, dtype=torch.int64, device=guesses.device)
+    starts = torch.empty(rows, dtype=torch.int64, device=guesses.device)
+    commit_narrow_rows_kernel[(rows,)](
+        guesses,
+        parents,
+        verified,
+        state.seq_lens,
+        state.output_tokens,
+        state.bonus_token,
+        state.accept_len,
+        path,
+        starts,
+        W=12,
+        k=3,
+        w=4,
+        BLOCK=16,
+    )
+    return path, starts
+
+
+@triton.jit
 def commit_single_rows_kernel(
     verified_ptr,  # B, 1
     seq_lens_ptr,  # B

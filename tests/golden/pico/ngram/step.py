@@ -32,6 +32,8 @@ from specflow.models.protocols import Lookup, Target
 
 NUM_DRAFT_TOKENS = 12  # verify.num_draft_tokens, default: tables.LOOKUP_SHAPES[*]
 MIN_MATCH = 2  # draft.min_match, user: ngram.yaml:9:14
+FULL_MATCH = 4  # draft.full_match, default: NgramFields.full_match
+NUM_NARROW_TOKENS = 4  # draft.narrow_tokens, default: NgramFields.narrow_tokens
 
 
 @dataclass
@@ -73,7 +75,9 @@ def draft(drafter: Lookup, state: State) -> str:
     """On the host: look the last tokens of every request up in the trie; name the step to run."""
     # longest match in the batch, in tokens
     matched = drafter.propose_tree(state.guesses, state.parents)
-    return "tree" if matched >= MIN_MATCH else "single"
+    if matched >= FULL_MATCH:
+        return "tree"
+    return "narrow" if matched >= MIN_MATCH else "single"
 
 
 def verify(target: Target, state: State) -> Tensor:
@@ -81,13 +85,12 @@ def verify(target: Target, state: State) -> Tensor:
     tokens = torch.cat([state.bonus_token[:, None], state.guesses.clamp(min=0)], dim=1)  # [B, W]
     depths, sees = tree_arrays(state.parents)  # [B, W], [B, W, W]
     logits = target.verify_tree(tokens, state.seq_lens, depths, sees)  # [B, W, V]
-    return best_token(logits)  # [B, W], the target's word after each node
+    return best_token(logits)  # [B, W], the target's own words
 
 
 def commit_rows(state: State, verified: Tensor) -> tuple[Tensor, Tensor]:
     """One request a row: in torch here, as one Triton kernel in rows.py."""
-    # [B, W], [B], the nodes accepted, then -1
-    path, accept_len = accept_tree(state.guesses, state.parents, verified)
+    path, accept_len = accept_tree(state.guesses, state.parents, verified)  # [B, W], [B]
     gained = take_path(verified, path)  # [B, W]
     starts = state.seq_lens.clone()  # [B], where the verified window begins
     state.output_tokens.copy_(mask_rejected(gained, accept_len))
@@ -103,11 +106,49 @@ def commit(target: Target, state: State, verified: Tensor) -> None:
     target.move_accepted(path, starts)  # node order becomes sequence order
 
 
+def narrow(state: State) -> tuple[Tensor, Tensor]:
+    """Take the first guesses; parents come before children, so they are a tree of their own."""
+    guesses = state.guesses[:, : NUM_NARROW_TOKENS - 1].contiguous()  # [B, k]
+    parents = state.parents[:, : NUM_NARROW_TOKENS - 1].contiguous()  # [B, k]
+    return guesses, parents
+
+
+def verify_narrow(target: Target, state: State, guesses: Tensor, parents: Tensor) -> Tensor:
+    """Ask the target, once, about the bonus token and every guess."""
+    tokens = torch.cat([state.bonus_token[:, None], guesses.clamp(min=0)], dim=1)  # [B, w]
+    depths, sees = tree_arrays(parents)  # [B, w], [B, w, w]
+    logits = target.verify_tree(tokens, state.seq_lens, depths, sees)  # [B, w, V]
+    return best_token(logits)  # [B, w], the target's own words
+
+
+def commit_narrow_rows(
+    state: State, guesses: Tensor, parents: Tensor, verified: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One request a row: in torch here, as one Triton kernel in rows.py."""
+    path, accept_len = accept_tree(guesses, parents, verified)  # [B, w], [B]
+    gained = take_path(verified, path)  # [B, w]
+    starts = state.seq_lens.clone()  # [B], where the verified window begins
+    kept = mask_rejected(gained, accept_len)  # [B, w]
+    state.output_tokens.copy_(widen(kept, NUM_DRAFT_TOKENS))
+    state.bonus_token.copy_(take_last(gained, accept_len))
+    state.accept_len.copy_(accept_len)
+    state.seq_lens.add_(accept_len)  # rejected KV lies beyond; the next step overwrites it
+    return path, starts
+
+
+def commit_narrow(
+    target: Target, state: State, verified: Tensor, guesses: Tensor, parents: Tensor
+) -> None:
+    """Keep the accepted prefix and one bonus token."""
+    path, starts = commit_narrow_rows(state, guesses, parents, verified)  # [B, w], [B]
+    target.move_accepted(path, starts)  # node order becomes sequence order
+
+
 def verify_single(target: Target, state: State) -> Tensor:
     """Ask the target what follows the bonus token."""
     tokens = state.bonus_token[:, None]  # [B, 1]
     logits = target.verify(tokens, state.seq_lens)  # [B, 1, V]
-    return best_token(logits)  # [B, 1]
+    return best_token(logits)  # [B, 1], the target's own words
 
 
 def commit_single_rows(state: State, verified: Tensor) -> None:
@@ -134,6 +175,13 @@ def step(target: Target, _drafter: object, state: State) -> None:
     commit(target, state, verified)
 
 
+def step_narrow(target: Target, _drafter: object, state: State) -> None:
+    """One captured step: guesses are verified. No host sync, no data-dependent branch."""
+    guesses, parents = narrow(state)
+    verified = verify_narrow(target, state, guesses, parents)
+    commit_narrow(target, state, verified, guesses, parents)
+
+
 def step_single(target: Target, _drafter: object, state: State) -> None:
     """One captured step: one position is verified. No host sync, no data-dependent branch."""
     verified = verify_single(target, state)
@@ -142,8 +190,9 @@ def step_single(target: Target, _drafter: object, state: State) -> None:
 
 VARIANTS = {
     "tree": step,  # guesses are verified
+    "narrow": step_narrow,  # guesses are verified
     "single": step_single,  # one position is verified
 }
-WIDTHS = {"tree": 12, "single": 1}
+WIDTHS = {"tree": 12, "narrow": 4, "single": 1}
 HOST_DRAFT = draft
 HOST_COMMIT = insert

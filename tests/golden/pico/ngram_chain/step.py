@@ -24,6 +24,8 @@ from specflow.models.protocols import Lookup, Target
 
 NUM_DRAFT_TOKENS = 8  # verify.num_draft_tokens, user: ngram_chain.yaml:7:21
 MIN_MATCH = 2  # draft.min_match, user: ngram.yaml:9:14
+FULL_MATCH = 4  # draft.full_match, default: NgramFields.full_match
+NUM_NARROW_TOKENS = 4  # draft.narrow_tokens, default: NgramFields.narrow_tokens
 
 
 @dataclass
@@ -61,14 +63,16 @@ class State:
 def draft(drafter: Lookup, state: State) -> str:
     """On the host: look the last tokens of every request up in the trie; name the step to run."""
     matched = drafter.propose_chain(state.guesses)  # longest match in the batch, in tokens
-    return "chain" if matched >= MIN_MATCH else "single"
+    if matched >= FULL_MATCH:
+        return "chain"
+    return "narrow" if matched >= MIN_MATCH else "single"
 
 
 def verify(target: Target, state: State) -> Tensor:
     """Ask the target, once, about the bonus token and every guess."""
     tokens = torch.cat([state.bonus_token[:, None], state.guesses.clamp(min=0)], dim=1)  # [B, W]
     logits = target.verify(tokens, state.seq_lens)  # [B, W, V]
-    return best_token(logits)  # [B, W], what the target would have said
+    return best_token(logits)  # [B, W], the target's own words
 
 
 def commit_rows(state: State, verified: Tensor) -> None:
@@ -85,11 +89,38 @@ def commit(state: State, verified: Tensor) -> None:
     commit_rows(state, verified)
 
 
+def narrow(state: State) -> Tensor:
+    """Take the first guesses; parents come before children, so they are a tree of their own."""
+    return state.guesses[:, : NUM_NARROW_TOKENS - 1].contiguous()  # [B, k]
+
+
+def verify_narrow(target: Target, state: State, guesses: Tensor) -> Tensor:
+    """Ask the target, once, about the bonus token and every guess."""
+    tokens = torch.cat([state.bonus_token[:, None], guesses.clamp(min=0)], dim=1)  # [B, w]
+    logits = target.verify(tokens, state.seq_lens)  # [B, w, V]
+    return best_token(logits)  # [B, w], the target's own words
+
+
+def commit_narrow_rows(state: State, guesses: Tensor, verified: Tensor) -> None:
+    """One request a row: in torch here, as one Triton kernel in rows.py."""
+    accept_len = accept_chain(guesses, verified)  # [B], in [1, W]
+    kept = mask_rejected(verified, accept_len)  # [B, w]
+    state.output_tokens.copy_(widen(kept, NUM_DRAFT_TOKENS))
+    state.bonus_token.copy_(take_last(verified, accept_len))
+    state.accept_len.copy_(accept_len)
+    state.seq_lens.add_(accept_len)  # rejected KV lies beyond; the next step overwrites it
+
+
+def commit_narrow(state: State, verified: Tensor, guesses: Tensor) -> None:
+    """Keep the accepted prefix and one bonus token."""
+    commit_narrow_rows(state, guesses, verified)
+
+
 def verify_single(target: Target, state: State) -> Tensor:
     """Ask the target what follows the bonus token."""
     tokens = state.bonus_token[:, None]  # [B, 1]
     logits = target.verify(tokens, state.seq_lens)  # [B, 1, V]
-    return best_token(logits)  # [B, 1]
+    return best_token(logits)  # [B, 1], the target's own words
 
 
 def commit_single_rows(state: State, verified: Tensor) -> None:
@@ -116,6 +147,13 @@ def step(target: Target, _drafter: object, state: State) -> None:
     commit(state, verified)
 
 
+def step_narrow(target: Target, _drafter: object, state: State) -> None:
+    """One captured step: guesses are verified. No host sync, no data-dependent branch."""
+    guesses = narrow(state)
+    verified = verify_narrow(target, state, guesses)
+    commit_narrow(state, verified, guesses)
+
+
 def step_single(target: Target, _drafter: object, state: State) -> None:
     """One captured step: one position is verified. No host sync, no data-dependent branch."""
     verified = verify_single(target, state)
@@ -124,8 +162,9 @@ def step_single(target: Target, _drafter: object, state: State) -> None:
 
 VARIANTS = {
     "chain": step,  # guesses are verified
+    "narrow": step_narrow,  # guesses are verified
     "single": step_single,  # one position is verified
 }
-WIDTHS = {"chain": 8, "single": 1}
+WIDTHS = {"chain": 8, "narrow": 4, "single": 1}
 HOST_DRAFT = draft
 HOST_COMMIT = insert

@@ -57,7 +57,7 @@ def verify(target: Target, state: State) -> Tensor:
     """Ask the target what follows the bonus token."""
     tokens = state.bonus_token[:, None]  # [B, 1]
     logits = target.verify(tokens, state.seq_lens)  # [B, 1, V]
-    return best_token(logits)  # [B, 1]
+    return best_token(logits)  # [B, 1], the target's own words
 
 
 def commit_rows(state: State, verified: Tensor) -> None:

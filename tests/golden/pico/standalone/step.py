@@ -77,7 +77,7 @@ def verify(target: Target, state: State, guesses: Tensor) -> Tensor:
     """Ask the target, once, about the bonus token and every guess."""
     tokens = torch.cat([state.bonus_token[:, None], guesses], dim=1)  # [B, W]
     logits = target.verify(tokens, state.seq_lens)  # [B, W, V]
-    return best_token(logits)  # [B, W], what the target would have said
+    return best_token(logits)  # [B, W], the target's own words
 
 
 def commit_rows(state: State, guesses: Tensor, verified: Tensor) -> None:
