@@ -20,6 +20,11 @@ COMMAND_LINE = "<command line>"
 # Keys that speak of the recipe as a whole; they are fields of `Recipe`, not of `written`.
 HEADER = ("recipe", "extends", "allow")
 
+LONGEST_NAME = 100
+DEEPEST = 50  # levels of an override's path, as of a file's blocks
+
+_ODD = re.compile(r"[^\w./-]")
+_UNHOLDABLE = re.compile("[\\ud800-\\udfff\\0]")
 _PATH = re.compile(r"[A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*")
 
 
@@ -53,7 +58,7 @@ def _compose(
     # A file or key that was not understood would make each reference to it a false finding.
     certain = not {f.code for f in findings} & {"SF000", "SF007", "SF008"}
     written, unresolved = interpolate(root) if certain else ({}, [])
-    findings += [*unresolved, *_check_header(root)]
+    findings += [*unresolved, *_check_header(root), *_check_characters(root)]
     if findings:
         raise RecipeError(findings)
     nodes = {".".join(path): node for path, node in walk(root)}
@@ -75,12 +80,19 @@ def _compose(
 
 def _derive_name(path: Path) -> str:
     """The last folder and the stem: `pico/ngram` for recipes/pico/ngram.yaml."""
-    return f"{path.parent.name}/{path.stem}".lstrip("/")
+    name = f"{path.parent.name}/{path.stem}".lstrip("/")
+    return _ODD.sub("_", name)[:LONGEST_NAME] or "recipe"
 
 
 def _open(file: Path, name: str, extends: Span | None, findings: list[Diagnostic]) -> Source | None:
     """The text of a file under the name the user knows, or nothing and a finding."""
     try:
+        if _UNHOLDABLE.search(str(file)):
+            raise ValueError("no file has such a name")
+        if file.exists() and not (
+            file.is_file() or file.is_dir()
+        ):  # a fifo would wait for a writer
+            raise ValueError("not a regular file")
         with file.open("rb") as stream:
             content = stream.read(LARGEST_FILE + 1)
     except (OSError, ValueError) as error:
@@ -108,7 +120,9 @@ def _unreadable(file: Path, name: str, error: OSError | ValueError) -> tuple[str
         return f"there is no file `{name}`", f"did you mean {offers}?" if near else None
     if isinstance(error, IsADirectoryError):
         return f"`{name}` is a folder", "name a recipe in it"
-    # A ValueError is a name that no file can have: it holds a null character.
+    # A ValueError is a name that no file can have, or what is no file: a device, a pipe.
+    if isinstance(error, ValueError) and not _UNHOLDABLE.search(str(file)):
+        return f"`{name}` is not a regular file", "name a YAML file"
     reason = (error.strerror or "") if isinstance(error, OSError) else "no file has such a name"
     return f"`{name}` cannot be read: {reason.lower()}", None
 
@@ -186,7 +200,7 @@ def _base(
 
 
 def _identity(path: Path) -> str:
-    return os.path.realpath(path) if "\0" not in str(path) else str(path)
+    return os.path.realpath(path) if not _UNHOLDABLE.search(str(path)) else str(path)
 
 
 def _nameless(base: Node) -> Node:
@@ -249,7 +263,7 @@ def _is_path(name: str, at: Span, findings: list[Diagnostic]) -> bool:
     if name == "extends":
         findings.append(finding("SF000", "`extends` stands in a file", Label(at)))
         return False
-    if not _PATH.fullmatch(name):
+    if not _PATH.fullmatch(name) or name.count(".") > DEEPEST:
         help_ = "name a field by its path, like `draft.topk`; a list is set as a whole"
         findings.append(finding("SF000", f"`{name}` is not a field's path", Label(at), help=help_))
         return False
@@ -292,8 +306,13 @@ def _check_header(root: Node) -> list[Diagnostic]:
     """What is wrong with the keys that resolve never sees: `recipe` and `allow`."""
     findings: list[Diagnostic] = []
     items = root.value if isinstance(root.value, dict) else {}
-    if "recipe" in items:
-        _is_text("recipe", items["recipe"], findings)
+    if "recipe" in items and _is_text("recipe", items["recipe"], findings):
+        name = str(items["recipe"].value)
+        if _ODD.search(name) or len(name) > LONGEST_NAME:
+            message = (
+                f"a recipe's name is 1 to {LONGEST_NAME} letters, digits, `_`, `.`, `-` and `/`"
+            )
+            findings.append(finding("SF002", message, Label(items["recipe"].place.value)))
     allow = items.get("allow")
     if allow is None or allow.value is None:
         return findings
@@ -304,6 +323,18 @@ def _check_header(root: Node) -> list[Diagnostic]:
         for item in allow.value:
             _is_text("allow", item, findings)
     return findings
+
+
+def _check_characters(root: Node) -> list[Diagnostic]:
+    """Texts that no file can hold: half of a character (a lone surrogate), or NUL."""
+    found: list[Diagnostic] = []
+    for path, node in walk(root):
+        texts = [path[-1]] if path else []
+        texts += [node.value] if isinstance(node.value, str) else []
+        if any(_UNHOLDABLE.search(text) for text in texts):
+            message = f"`{'.'.join(path)}` holds half of a character, or NUL"
+            found.append(finding("SF002", message, Label(node.place.value)))
+    return found
 
 
 def _is_text(key: str, node: Node, findings: list[Diagnostic]) -> bool:

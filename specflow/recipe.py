@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from annotated_types import MinLen
 from pydantic import BaseModel, ConfigDict, Field, Strict
 
 from specflow.diagnostics import Diagnostic
@@ -21,7 +22,7 @@ BLOCKS = ("target", "draft", "verify", "commit", "sampling", "run")
 # A YAML list becomes a tuple, so that a resolved recipe is frozen to the bottom; its items stay
 # strict.
 Pair = Annotated[tuple[int, int], Strict(strict=False)]
-Words = Annotated[tuple[str, ...], Strict(strict=False)]
+Words = Annotated[tuple[Annotated[str, MinLen(1)], ...], Strict(strict=False)]
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,9 @@ def home(fields: type[Fields], name: str) -> dict[str, str]:
 class TargetFields(Fields):
     """The big model whose output is kept."""
 
-    model: str = field("Folder of a checkpoint (safetensors), a GGUF file, or builtin:NAME.")
+    model: str = field(
+        "Folder of a checkpoint (safetensors), a GGUF file, or builtin:NAME.", min_length=1
+    )
 
 
 class AcceptFields(Fields):
@@ -103,14 +106,14 @@ class SamplingFields(Fields):
     """What a completion is drawn from, how long it is and what ends it."""
 
     temperature: float = field("0 takes the likeliest token.", default=0.0, ge=0, le=100)
-    top_k: int = field("Likeliest tokens to keep; 0 keeps all.", default=0, ge=0)
+    top_k: int = field("Likeliest tokens to keep; 0 keeps all.", default=0, ge=0, le=2**31)
     top_p: float = field("Likeliest mass to keep; 1 keeps all.", default=1.0, gt=0, le=1)
     min_p: float = field(
         "Least share of the likeliest token's chance to keep; 0 keeps all.", default=0.0, ge=0, le=1
     )
     seed: int = field("Makes each request's coins, with its id.", default=0, ge=0, lt=2**63)
 
-    max_new_tokens: int = field("Tokens a completion may have.", default=128, ge=1)
+    max_new_tokens: int = field("Tokens a completion may have.", default=128, ge=1, le=2**31)
     ignore_eos: bool = field("Go on past the end-of-text token.", default=False)
     stop: Words = field("Strings that end a completion; they are not part of it.", default=())
 
@@ -129,9 +132,11 @@ class RunFields(Fields):
     )
     batch_size: int = field("Requests decoded at once.", default=1, ge=1, le=256)
     max_length: int = field(
-        "KV positions a request may fill.", derive="min(target's context, 2048)", ge=16
+        "KV positions a request may fill.", derive="min(target's context, 2048)", ge=2, le=2**24
     )
-    prefill_chunk: int = field("Prompt tokens a prefill forward takes.", default=512, ge=1)
+    prefill_chunk: int = field(
+        "Prompt tokens a prefill forward takes.", default=512, ge=1, le=2**24
+    )
     prompts: str = field(
         "Prompts (JSONL) to run where none are given, relative to the recipe.", default=""
     )

@@ -149,15 +149,15 @@ class _Resolution:
         return None
 
     def _axes(self, draft: DraftStage) -> Axes:
-        """The four axes, from the row unless they are written."""
+        """The four axes, from the row unless they are written; each one the draft can feed."""
         row = {
-            "draft.signal": draft.axes.signal,
-            "draft.guess": draft.axes.guess,
-            "verify.shape": draft.axes.shape,
-            "commit.draft_state": draft.axes.draft_state,
+            "draft.signal": (draft.axes.signal, (draft.axes.signal,)),
+            "draft.guess": (draft.axes.guess, (draft.axes.guess,)),
+            "verify.shape": (draft.axes.shape, draft.shapes),
+            "commit.draft_state": (draft.axes.draft_state, draft.draft_states),
         }
         tables: dict[str, Table[Any]] = {"verify.shape": VERIFIES, "commit.draft_state": COMMITS}
-        for path, value in row.items():
+        for path, (value, fits) in row.items():
             block, _, key = path.partition(".")
             if key in self.blocks[block]:
                 written = self.blocks[block][key]
@@ -165,9 +165,22 @@ class _Resolution:
                     self._not_a_row(path, written, tables[path])
                 else:
                     self._wrote(path, written)
+                    self._fits(path, written, fits, draft)
             self.ledger.put(Entry(path, value, Origin.DEFAULT, f"stages.{draft.name}.axes"))
         signal, guess, shape, state = (str(self.ledger[p].value) for p in row)
         return Axes(signal, guess, shape, state)
+
+    def _fits(self, path: str, written: Any, fits: tuple[str, ...], draft: DraftStage) -> None:
+        """A finding where the draft cannot feed an axis that is written."""
+        if written in fits:
+            return
+        key = path.split(".")[1]
+        message = f"`{key}: {written}` does not go with {draft.name}"
+        offer = "leave it out, or write " + " or ".join(f"`{v}`" for v in fits)
+        at = self.recipe.places.get("draft.algorithm")
+        also = (Label(at.value, draft.doc),) if at else ()
+        label = f"expected {' or '.join(fits)}"
+        self._finding("SF039", path, message, label, help=offer, also=also)
 
     # -- fields ------------------------------------------------------------------------------------
 
@@ -282,31 +295,22 @@ class _Resolution:
         path = ".".join([block, *map(str, error["loc"])])
         kind, said = str(error["type"]), str(error["msg"])
         if kind == "extra_forbidden":
-            name = str(error["loc"][-1])
-            self._unknown(
-                path,
-                name,
-                _whose(block, fields),
-                (*fields.model_fields, *AXES.get(block, ())),
-                block,
-            )
-        elif kind == "missing":
-            name = path.split(".", 1)[1]
-            doc = fields.model_fields[name].description if name in fields.model_fields else ""
-            self._finding(
-                "SF003",
-                block,
-                f"`{path}` is not written",
-                f"no `{name}`",
-                help=f"write it: {doc}",
-                notes=(),
-            )
+            known = (*fields.model_fields, *AXES.get(block, ()))
+            self._unknown(path, str(error["loc"][-1]), _whose(block, fields), known, block)
+            return
+        field = str(error["loc"][0])
+        doc = f"`{field}`: {fields.model_fields[field].description}"
+        if kind == "missing" and len(error["loc"]) == 1:
+            self._finding("SF003", block, f"`{path}` is not written", f"no `{field}`", help=doc)
+        elif kind == "missing":  # an item of a list that is too short
+            path = f"{block}.{field}"
+            said = f"`{path}` has {error['loc'][1]} items, which is too few"
+            self._finding("SF002", path, said, "too few", help=doc)
         else:
             limits = ("greater_than", "less_than", "greater_than_equal", "less_than_equal")
             code = "SF010" if kind in limits else "SF002"
-            self._finding(
-                code, path, f"`{path}` is {_kind(error['input'])}: {_wanted(said)}", _wanted(said)
-            )
+            said = f"`{path}` is {_kind(error['input'])}: {_wanted(said)}"
+            self._finding(code, path, said, _wanted(str(error["msg"])), help=doc)
 
     def _unknown(
         self, path: str, name: str, whose: str, options: Iterable[str], block: str = ""
@@ -342,7 +346,7 @@ class _Resolution:
         label: str,
         *,
         help: str | None = None,  # noqa: A002
-        notes: tuple[str, ...] = (),
+        also: tuple[Label, ...] = (),
         at_key: bool = False,
     ) -> None:
         """Record a finding at a path, or at the nearest block around it that was written."""
@@ -358,9 +362,9 @@ class _Resolution:
                 if (at_key or around != path or path in BLOCKS) and place.key
                 else place.value
             )
-            labels = (Label(span, label, primary=True),)
+            labels = (Label(span, label, primary=True), *also)
         rule = FIELD_RULES[code]
-        self.found.append(Diagnostic(code, rule.name, Severity.ERROR, message, labels, notes, help))
+        self.found.append(Diagnostic(code, rule.name, Severity.ERROR, message, labels, (), help))
 
 
 def short(span: Span) -> str:

@@ -85,10 +85,10 @@ def _write(module: StepModule, out: Path, *, force: bool) -> int:
     """Write where it is stale; refuse where somebody edited the file."""
     reason = module.stale(out)
     file = module.folder(out) / "step.py"
-    if reason is StaleReason.EDITED_BY_HAND and not force:
+    if reason in (StaleReason.EDITED_BY_HAND, StaleReason.NOT_OURS) and not force:
+        how = "edited by hand" if reason is StaleReason.EDITED_BY_HAND else "not made by specflow"
         print(
-            f"error: {file} was edited by hand; edit the recipe instead, "
-            "or write over it with --force",
+            f"error: {file} was {how}; edit the recipe instead, or write over it with --force",
             file=sys.stderr,
         )
         return FINDINGS

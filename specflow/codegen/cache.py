@@ -27,6 +27,7 @@ class StaleReason(StrEnum):
     TEMPLATE_CHANGED = "template-changed"
     SPECFLOW_CHANGED = "specflow-changed"
     EDITED_BY_HAND = "edited-by-hand"
+    NOT_OURS = "not-ours"
 
 
 _REASONS = {
@@ -48,8 +49,8 @@ class StepModule:
 
     @property
     def fingerprint(self) -> str:
-        """Eight hex digits of all it was made from."""
-        return hashlib.sha256(repr(self.made).encode()).hexdigest()[:8]
+        """Sixteen hex digits of all it was made from, and of what was made."""
+        return _digest(repr((self.made, self.source, self.rows)))
 
     @property
     def files(self) -> dict[str, str]:
@@ -64,15 +65,15 @@ class StepModule:
     def stale(self, root: Path) -> StaleReason | None:
         """Why what lies under the root has to be written again, or None."""
         folder = self.folder(root)
-        try:
-            kept = json.loads((folder / MANIFEST).read_text())
-            texts = {name: (folder / name).read_text() for name in kept["files"]}
-            edited = any(_digest(text) != kept["files"][name] for name, text in texts.items())
-        except (OSError, ValueError, KeyError, TypeError):
+        texts = {name: _read(folder / name) for name in ("step.py", "rows.py", MANIFEST)}
+        if texts["step.py"] is None and texts["rows.py"] is None:
             return StaleReason.MISSING
-        if edited:
+        made, digests = _manifest(texts[MANIFEST] or "")
+        if not digests:
+            return StaleReason.NOT_OURS
+        if any(_digest(texts.get(name) or "") != digest for name, digest in digests.items()):
             return StaleReason.EDITED_BY_HAND
-        return next((_REASONS[k] for k, v in self.made if kept["made"].get(k) != v), None)
+        return next((_REASONS[k] for k, v in self.made if made.get(k) != v), None)
 
     def write(self, root: Path) -> Path:
         """Write the folder, each file whole or not at all; returns step.py."""
@@ -88,12 +89,17 @@ class StepModule:
             _replace(folder / MANIFEST, json.dumps(kept, indent=1) + "\n")
         except OSError as error:
             raise RuntimeFault(
-                f"cannot write the step module to {folder}: {error.strerror}"
+                f"cannot write the step module to {str(folder)[:200]}: {error.strerror}; "
+                "make the folder writable, or let XDG_CACHE_HOME or `-o` name another"
             ) from error
         return folder / "step.py"
 
     def load(self, root: Path) -> ModuleType:
-        """Write it where it is stale, import it, and return the module."""
+        """Write it where it is stale, import it, and return the module.
+
+        The folder is named by the fingerprint, so two runs at once never load each other's module.
+        """
+        root = root / self.fingerprint
         if self.stale(root) is not None:
             self.write(root)
         file = self.folder(root) / "step.py"
@@ -115,10 +121,29 @@ def _replace(file: Path, text: str) -> None:
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as opened:
             opened.write(text)
+        Path(name).chmod(0o644)  # mkstemp makes it the owner's alone
         Path(name).replace(file)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def _read(file: Path) -> str | None:
+    """A text, or None where there is none that can be read."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
+
+
+def _manifest(text: str) -> tuple[dict[str, str], dict[str, str]]:
+    """What a manifest says a module was made from, and its files' digests; empty if it is none."""
+    try:
+        kept = json.loads(text)
+        made, digests = dict(kept["made"]), dict(kept["files"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}, {}
+    return made, digests
 
 
 def _digest(text: str) -> str:

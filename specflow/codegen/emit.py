@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from specflow.codegen.cache import StepModule
 from specflow.codegen.layout import INDENT, page, prose
 from specflow.codegen.rows import kernels
 from specflow.codegen.spell import MODELS, operand, shape_of, spell
+from specflow.errors import CompileError
 from specflow.graph import Buffer, Constant, Fused, Op, Phase, StepGraph, Value, Variant
 from specflow.graph.ir import leaves, reads
 from specflow.graph.ops import OPS
@@ -239,7 +241,7 @@ def _legend(recipe: ResolvedRecipe) -> str:
 
 @cache
 def _environment() -> Environment:
-    return Environment(
+    made = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         trim_blocks=True,
         lstrip_blocks=True,
@@ -247,11 +249,23 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         autoescape=False,
     )
+    made.filters["printable"] = printable
+    return made
+
+
+def printable(text: str) -> str:
+    """A user's text as a comment may hold it: no line break, nothing that cannot be printed."""
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _render(template: str, **values: Any) -> str:
     text = _environment().get_template(template).render(indent=INDENT, operand=operand, **values)
-    return page(text)
+    laid_out = page(text)
+    try:
+        ast.parse(laid_out)
+    except (SyntaxError, ValueError) as error:
+        raise CompileError(f"the generated {template} is no Python: {error}") from error
+    return laid_out
 
 
 @cache
@@ -266,6 +280,7 @@ def stages_digest(recipe: ResolvedRecipe) -> str:
     package = Path(specflow.__file__).parent
     kinds = zip(("draft", "verify", "commit"), recipe.stages, strict=True)
     files = [package / "stages" / f"{kind}_{name.lower()}.py" for kind, name in kinds]
+    files.append(package / "stages" / f"accept_{recipe['verify.accept']}.py")
     files += sorted((package / "graph").glob("*.py"))
     files += [package / "lower.py", package / "stages" / "base.py"]
     return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()[:8]

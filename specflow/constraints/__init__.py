@@ -7,7 +7,6 @@ from specflow.constraints.accept import (
     accept_without_law,
     greedy_at_temperature,
 )
-from specflow.constraints.axes import axis_mismatch
 from specflow.constraints.checkpoints import (
     missing_checkpoint,
     tokenizer_mismatch,
@@ -27,7 +26,6 @@ SPANNING: tuple[Rule, ...] = (
     accept_on_other_shape,
     accept_without_law,
     greedy_at_temperature,
-    axis_mismatch,
     missing_checkpoint,
     unreadable_checkpoint,
     longer_than_context,

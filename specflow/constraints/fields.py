@@ -125,10 +125,35 @@ draft: {algorithm: STANDALONE, model: builtin:pico-llama-s, num_steps: 3}
 Write a number inside the range that the finding names.
 """
 
+_AXIS = """The axes that are written are ones the draft can feed.
+
+## Why
+A draft stage is a point on the axes signal and guess; it can feed some verify shapes and go on
+in some ways. A trie has no KV to catch up, and a chain drafter has no tree to verify.
+
+## Example
+```yaml
+target: {model: builtin:pico-llama}
+draft: {algorithm: NGRAM}
+commit: {draft_state: catch_up}
+```
+
+Use instead:
+```yaml
+target: {model: builtin:pico-llama}
+draft: {algorithm: NGRAM}
+commit: {draft_state: insert}
+```
+
+## Fix
+Leave the axis out: the algorithm's row fills it. Or write one of the values the finding lists.
+"""
+
 FIELD_RULES = {
     "SF001": FieldRule("SF001", "unknown-field", _UNKNOWN),
     "SF002": FieldRule("SF002", "wrong-type", _TYPE),
     "SF003": FieldRule("SF003", "missing-field", _MISSING),
     "SF006": FieldRule("SF006", "unknown-algorithm", _ALGORITHM),
+    "SF039": FieldRule("SF039", "axis-mismatch", _AXIS),
     "SF010": FieldRule("SF010", "number-out-of-range", _RANGE),
 }

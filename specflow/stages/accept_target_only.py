@@ -106,7 +106,9 @@ def accept(guess: Guess, law: Value, recipe: ResolvedRecipe, p: PhaseBuilder, b:
     path, length = Value("path", ("B", guess.w)), Value("accept_len", ("B",))
     gained = Value("gained", ("B", guess.w))
     drawn = coins(p, b)
-    p.ops("accept_sampled", drafted, hung, law, drawn, *thresholds, outs=(path, length, gained))
+    outs = (path, length, gained)
+    note = "nodes, then -1; tokens"
+    p.ops("accept_sampled", drafted, hung, law, drawn, *thresholds, outs=outs, note=note)
     return Gained(tokens=gained, accept_len=length, path=path if guess.parents else None)
 
 

@@ -11,6 +11,9 @@ from specflow.rules import Finding, rule
 from specflow.stages.base import NARROW, Axes, DraftStage, Guess, said, state
 
 
+MOST_BRANCHES = 1000
+
+
 class NgramFields(Fields):
     """What a recipe may say about the trie."""
 
@@ -30,7 +33,10 @@ class NgramFields(Fields):
         "Tokens that must match before a step verifies guesses.", default=2, ge=1, le=256
     )
     capacity: int = field(
-        "Nodes the trie may hold; the least recently used leave.", default=10_000_000, ge=1000
+        "Nodes the trie may hold; the least recently used leave.",
+        default=10_000_000,
+        ge=1000,
+        le=2**31,
     )
     insert_prompt: bool = field("Put whole prompts into the trie.", default=True)
 
@@ -38,6 +44,11 @@ class NgramFields(Fields):
 def guesses(_fields: Mapping[str, Any]) -> None:
     """As many as are verified, less the bonus token."""
     return
+
+
+def _branches(number: int) -> int:
+    """The nearest number of branches a level may have."""
+    return min(max(1, number), MOST_BRANCHES)
 
 
 @rule("SF016", "inverted-breadth")
@@ -66,12 +77,12 @@ def inverted_breadth(r: ResolvedRecipe) -> Iterator[Finding]:
     if "draft.breadth" not in r:
         return
     fewest, most = r["draft.breadth"]
-    if not 1 <= fewest <= most:
+    if not 1 <= fewest <= most <= MOST_BRANCHES:
         yield Finding(
             at="draft.breadth",
             message=f"a level has at least {fewest} and at most {most} branches, which no tree can",
-            label="fewest and most, the fewest at least 1",
-            help=f"write `breadth: [{max(1, min(fewest, most))}, {max(1, fewest, most)}]`",
+            label=f"fewest and most, from 1 to {MOST_BRANCHES}",
+            help=f"write `breadth: [{_branches(min(fewest, most))}, {_branches(max(fewest, most))}]`",
         )
 
 

@@ -324,6 +324,7 @@ def test_a_traceback_would_show_the_generated_lines(tmp_path: Path) -> None:
     from specflow.resolve import resolve
 
     resolved = resolve(load(find("pico/ngram")))
-    step = emit(lower(resolved), resolved).load(tmp_path)
-    assert step.__file__ == str(tmp_path / "pico" / "ngram" / "step.py")
+    module = emit(lower(resolved), resolved)
+    step = module.load(tmp_path)
+    assert step.__file__ == str(tmp_path / module.fingerprint / "pico" / "ngram" / "step.py")
     assert step.verify.__code__.co_filename == step.__file__
