@@ -1,4 +1,4 @@
-"""The three ways specflow stops: a recipe at fault, a broken graph, a device that gave up."""
+"""The ways specflow stops: recipe at fault, broken graph, machine that gave up, usage."""
 
 from __future__ import annotations
 
@@ -27,3 +27,15 @@ class CompileError(Exception):
 
 class RuntimeFault(Exception):  # noqa: N818  (a fault of the machine, not of the program)
     """The machine could not go on: memory, device, disk."""
+
+
+class UsageError(Exception):
+    """What was asked for on the command line cannot be done so; exits 2.
+
+    help  the way out
+    """
+
+    def __init__(self, message: str, help: str) -> None:  # noqa: A002
+        """Keep both; the text of the exception is the message."""
+        super().__init__(message)
+        self.help = help

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -11,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 import transformers
@@ -58,21 +59,29 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run leaves: its report, findings in the prompts, completions in order of ending."""
+    """What a run leaves.
 
-    report: Report
+    report       None where no prompt could be run
+    findings     what is wrong with prompts
+    completions  in the order they ended
+    stopped      what ended it early, or nothing
+    """
+
+    report: Report | None
     findings: tuple[Diagnostic, ...]
     completions: tuple[Completion, ...]
+    stopped: str
 
 
 @dataclass
 class Run:
-    """One pass over the requests."""
+    """One pass over the requests; `stopped` says what ended it early, or nothing."""
 
     session: Session
+    requests: list[Request]
     completions: list[Completion]
     timed: Timed
-    cut_short: bool
+    stopped: str
 
 
 def execute(
@@ -95,6 +104,9 @@ def execute(
     target = LanguageModel.load(folder, device=resolved.run.device, dtype=resolved.run.dtype)
     tokenizer = Tokenizer(folder)
     requests, findings = encode(prompts, tokenizer, resolved)
+    findings = [*prompts.findings, *findings]
+    if not requests:
+        return Outcome(None, tuple(findings), (), "")
     main = make_session(resolved, target, tokenizer)
     with Completions(wanted.out) as sink:
         watch.say(f"decoding {len(requests)} prompts")
@@ -107,21 +119,37 @@ def execute(
         timed=done.timed,
         chain=resolved.axes.shape == "chain",
         width=resolved["verify.num_draft_tokens"],
-        cut_short=done.cut_short,
+        cut_short=bool(done.stopped),
         notes=[f"{f.name}: {f.message}" for f in resolved.findings],
     )
+    stopped = done.stopped
     drafts = resolved.axes.guess != "none"
-    if not done.cut_short and ((wanted.baseline and drafts) or wanted.check_lossless):
+    if not stopped and ((wanted.baseline and drafts) or wanted.check_lossless):
         watch.say("decoding the same prompts plainly")
-        plain = make_session(resolve(plain_of(recipe)), target, tokenizer)
-        base = decode(plain, requests, watch, None)
-        report.cut_short = base.cut_short
-        if not base.cut_short:
-            compare(report, done, base, target, wanted)
-    return Outcome(report, (*prompts.findings, *findings), tuple(done.completions))
+        plain = resolve(plain_of(recipe))
+        stopped = measure_plain(
+            report, done, lambda: make_session(plain, target, tokenizer), wanted, watch
+        )
+    if stopped:
+        report.notes.append(stopped)
+    return Outcome(report, tuple(findings), tuple(done.completions), stopped)
 
 
-def compare(report: Report, done: Run, base: Run, target: LanguageModel, wanted: Wanted) -> None:
+def measure_plain(
+    report: Report, done: Run, open_session: Callable[[], Session], wanted: Wanted, watch: Watch
+) -> str:
+    """Decode the same prompts plainly and compare; what stopped it early, or nothing."""
+    stopped = "a signal ended it"
+    with contextlib.suppress(KeyboardInterrupt):
+        base = decode(open_session(), done.requests, watch, None)
+        stopped = base.stopped
+        if not stopped:
+            compare(report, done, base, wanted)
+            return ""
+    return f"the run had ended; the comparison with plain decoding had not: {stopped}"
+
+
+def compare(report: Report, done: Run, base: Run, wanted: Wanted) -> None:
     """Put the baseline, and the lossless check where it is asked for, into the report."""
     tokens = sum(len(c.tokens) for c in base.completions)
     if wanted.baseline:
@@ -134,7 +162,9 @@ def compare(report: Report, done: Run, base: Run, target: LanguageModel, wanted:
     if wanted.check_lossless:
         plain = {c.request.id: c.tokens for c in base.completions}
         found = [
-            lossless.explain(c.request.id, c.request.tokens, c.tokens, plain[c.request.id], target)
+            lossless.explain(
+                c.request.id, c.request.tokens, c.tokens, plain[c.request.id], done.session.target
+            )
             for c in done.completions
         ]
         report.lossless = lossless.verdict([d for d in found if d is not None], len(found))
@@ -254,24 +284,26 @@ def warm_up(session: Session) -> None:
 def decode(
     session: Session, requests: list[Request], watch: Watch, sink: Completions | None
 ) -> Run:
-    """Decode all requests; Ctrl-C ends it early and keeps what has ended."""
+    """Decode all requests; what stops it early is told, and what had ended is kept."""
     models = (session.target, *session.drafter.lms())
     for model in models:
         model.forward_seconds = 0.0
     completions: list[Completion] = []
     began, cpu = time.perf_counter(), time.process_time()
-    cut_short = False
+    stopped = ""
     try:
         for request in requests:
             session.submit(request)
         while session.waiting or session.rows:
             for completion in session.step():
-                completions.append(completion)
                 if sink is not None:
                     sink.write(completion)
+                completions.append(completion)
             watch.progress(len(completions), len(requests), session, time.perf_counter() - began)
     except KeyboardInterrupt:
-        cut_short = True
+        stopped = "Ctrl-C or a signal ended the run"
+    except RuntimeFault as error:
+        stopped = str(error)
     clock = session.clock
     phases = {
         "draft": clock.draft,
@@ -285,7 +317,7 @@ def decode(
         sum(m.forward_seconds for m in models),
         time.process_time() - cpu,
     )
-    return Run(session, completions, timed, cut_short)
+    return Run(session, requests, completions, timed, stopped)
 
 
 def plain_of(recipe: Recipe) -> Recipe:
@@ -324,25 +356,32 @@ def environment(recipe: ResolvedRecipe) -> Mapping[str, Any]:
 
 
 class Completions:
-    """completions.jsonl, one line as each request ends, on disk before the next one does."""
+    """completions.jsonl, one line as each request ends, on disk before the next one does.
+
+    A line is there whole or not at all: where the disk is full, what was begun is taken back.
+    """
 
     def __init__(self, folder: Path | None) -> None:
-        self._file: IO[str] | None = None
         self._path = folder / "completions.jsonl" if folder else None
+        self._handle = -1
 
     def __enter__(self) -> Completions:
         """Open the file, if there is a folder for it."""
-        self._file = self._path.open("w", encoding="utf-8") if self._path else None
+        if self._path is not None:
+            try:
+                self._handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            except OSError as error:
+                raise RuntimeFault(f"`{self._path}` cannot be written: {error.strerror}") from error
         return self
 
     def __exit__(self, *_: object) -> None:
         """Close it."""
-        if self._file:
-            self._file.close()
+        if self._handle >= 0:
+            os.close(self._handle)
 
     def write(self, completion: Completion) -> None:
-        """Add a completion."""
-        if self._file is None:
+        """Add a completion; RuntimeFault where the disk does not take it."""
+        if self._handle < 0:
             return
         line = {
             "id": completion.request.id,
@@ -352,5 +391,12 @@ class Completions:
             "finish_reason": completion.finish,
             "accept_lens": completion.accept_lens,
         }
-        self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
-        self._file.flush()
+        rest = (json.dumps(line, ensure_ascii=False) + "\n").encode()
+        start = os.lseek(self._handle, 0, os.SEEK_END)
+        try:
+            while rest:
+                rest = rest[os.write(self._handle, rest) :]
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._handle, start)
+            raise RuntimeFault(f"`{self._path}` cannot be written: {error.strerror}") from error

@@ -87,14 +87,7 @@ def _derive_name(path: Path) -> str:
 def _open(file: Path, name: str, extends: Span | None, findings: list[Diagnostic]) -> Source | None:
     """The text of a file under the name the user knows, or nothing and a finding."""
     try:
-        if _UNHOLDABLE.search(str(file)):
-            raise ValueError("no file has such a name")
-        if file.exists() and not (
-            file.is_file() or file.is_dir()
-        ):  # a fifo would wait for a writer
-            raise ValueError("not a regular file")
-        with file.open("rb") as stream:
-            content = stream.read(LARGEST_FILE + 1)
+        content = _bytes(file)
     except (OSError, ValueError) as error:
         message, help_ = _unreadable(file, name, error)
     else:
@@ -110,6 +103,16 @@ def _open(file: Path, name: str, extends: Span | None, findings: list[Diagnostic
     labels = (Label(extends, "extended here"),) if extends else ()
     findings.append(finding("SF000", message, *labels, help=help_))
     return None
+
+
+def _bytes(file: Path) -> bytes:
+    """The head of a file, one byte more than is allowed; ValueError for what is no file."""
+    if _UNHOLDABLE.search(str(file)):
+        raise ValueError("no file has such a name")
+    if file.exists() and not file.is_file() and not file.is_dir():
+        raise ValueError("not a regular file")  # a pipe would wait for a writer
+    with file.open("rb") as stream:
+        return stream.read(LARGEST_FILE + 1)
 
 
 def _unreadable(file: Path, name: str, error: OSError | ValueError) -> tuple[str, str | None]:

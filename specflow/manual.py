@@ -8,6 +8,45 @@ from specflow.constraints import FIELD_RULES, rules
 from specflow.load import LOAD_RULES
 from specflow.prompts import RULES as PROMPT_RULES
 
+# What the command line itself says, of no field and no file.
+CLI_RULES = {
+    "SF090": (
+        "broken-invariant",
+        """specflow itself is at fault.
+
+## Why
+Whatever a recipe, a prompt or a checkpoint holds should end in a finding of its own. Where it does
+not, the failure is told as what it is, and the traceback is kept in a file.
+
+## Fix
+Report it with the file and with `specflow explain RECIPE --format json`.
+""",
+    ),
+    "SF091": (
+        "run-fault",
+        """The machine or a checkpoint did not let a run go on.
+
+## Why
+Some things show only when weights load and memory is asked for: a weight of another shape, numbers
+that are not finite, a full disk, a device that is not there.
+
+## Fix
+The finding names the reason and the way out. Completions that had ended are kept.
+""",
+    ),
+    "SF092": (
+        "usage",
+        """What was asked for on the command line cannot be done so.
+
+## Why
+It is told before any model loads.
+
+## Fix
+`specflow COMMAND --help` lists what a command takes.
+""",
+    ),
+}
+
 
 @dataclass(frozen=True)
 class Manual:
@@ -35,4 +74,5 @@ def manuals() -> tuple[Manual, ...]:
         Manual(code, name, "error", doc, "specflow/prompts.py")
         for code, (name, doc) in PROMPT_RULES.items()
     ]
+    found += [Manual(code, name, "error", doc) for code, (name, doc) in CLI_RULES.items()]
     return tuple(sorted(found, key=lambda m: m.code))

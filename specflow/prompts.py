@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,9 @@ from specflow.diagnostics import Diagnostic, Label, Severity
 from specflow.spans import Source, Span
 
 LARGEST_FILE = 256_000_000  # bytes
+SHOWN = 60  # characters of a line that a finding underlines
+EXAMPLE = 'write {"id": "a", "prompt": "..."} on each line'
+_HALF = re.compile("[\\ud800-\\udfff]")
 # Settings of a line's own: type, lowest and highest value, as in `SamplingFields`.
 SETTINGS: dict[str, tuple[type, float, float]] = {
     "temperature": (float, 0, 100),
@@ -117,6 +121,10 @@ class Prompts:
 def read(file: Path, limit: int | None = None) -> Prompts:
     """The prompts of a JSONL file; a line at fault is a finding, and the others still count."""
     try:
+        if file.exists() and not (file.is_file() or file.is_dir()):
+            return Prompts(
+                (), (_finding("SF100", f"`{file}` is not a regular file", None, EXAMPLE),), ""
+            )
         if file.is_file() and file.stat().st_size > LARGEST_FILE:
             return Prompts((), (_finding("SF100", f"`{file}` is larger than 256 MB"),), "")
         raw = file.read_bytes()
@@ -131,8 +139,11 @@ def read(file: Path, limit: int | None = None) -> Prompts:
 def single(text: str) -> Prompts:
     """One prompt from the command line."""
     digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
-    if not text.strip():
-        return Prompts((), (_finding("SF104", "the prompt is empty"),), digest)
+    fault = _text_fault(text)
+    if fault:
+        return Prompts(
+            (), (_finding("SF104", f"the prompt {fault}", None, "write a text"),), digest
+        )
     return Prompts((Prompt("prompt", text, (), None, None),), (), digest)
 
 
@@ -145,81 +156,88 @@ def _parse(source: Source, digest: str, limit: int | None) -> Prompts:
         if not line.strip() or (limit is not None and len(items) >= limit):
             continue
         start = source.starts[number - 1]
-        where = Span(source, start, start + len(line))
+        where = Span(source, start, start + min(len(line), SHOWN))
         prompt = _line(line, number, where)
         if isinstance(prompt, Prompt) and prompt.id in seen:
-            prompt = _finding(
-                "SF105",
-                f"line {number} repeats the id `{prompt.id}`",
-                where,
-                "ids name completions",
-            )
+            said = f"line {number} repeats the id `{prompt.id}`"
+            prompt = _finding("SF105", said, where, "ids tell completions apart; write another")
         if isinstance(prompt, Prompt):
             seen.add(prompt.id)
             items.append(prompt)
         else:
             found.append(prompt)
     if not items and not found:
-        found.append(_finding("SF100", f"`{source.name}` holds no prompt"))
+        found.append(_finding("SF100", f"`{source.name}` holds no prompt", None, EXAMPLE))
     return Prompts(tuple(items), tuple(found), digest)
 
 
 def _line(line: str, number: int, where: Span) -> Prompt | Diagnostic:
+    """A line as a prompt, or what is wrong with it."""
     try:
-        said = json.loads(line)
+        said = json.loads(line, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
-        what = getattr(error, "msg", "too deep").lower()
-        return _finding(
-            "SF101", f"line {number} is not JSON: {what}", where, "the other lines run without it"
-        )
+        what = getattr(error, "msg", None) or str(error) or "too deep"
+        message = f"line {number} is not JSON: {what.lower()[:100]}"
+        return _finding("SF101", message, where, EXAMPLE)
     if not isinstance(said, dict):
-        return _finding(
-            "SF101", f"line {number} is no JSON object", where, 'write {"id": ..., "prompt": ...}'
-        )
-    unknown = sorted(set(said) - set(KEYS))
-    if unknown:
-        return _finding(
-            "SF102",
-            f"line {number} has the unknown key `{unknown[0]}`",
-            where,
-            f"known keys are {', '.join(KEYS)}",
-        )
+        return _finding("SF101", f"line {number} is no JSON object", where, EXAMPLE)
+    text = said.get("prompt", "")
+    empty = _text_fault(text) if isinstance(text, str) and "prompt" in said else ""
+    if empty:
+        return _finding("SF104", f"line {number} {empty}", where, "write a text, or drop the line")
     fault = _fault(said)
     if fault:
-        return _finding(
-            "SF102", f"line {number} {fault}", where, 'write "prompt" or "messages", not both'
-        )
-    text = said.get("prompt", "")
-    messages = tuple(said.get("messages", ()))
-    if "prompt" in said and not text.strip():
-        return _finding(
-            "SF104", f"line {number} has an empty prompt", where, "write a text, or remove the line"
-        )
+        return _finding("SF102", f"line {number} {fault[0]}", where, fault[1])
     own = {name: said[name] for name in SETTINGS if name in said}
-    return Prompt(
-        str(said.get("id", number)), text, messages, said.get("max_new_tokens"), where, own
-    )
+    messages = tuple(said.get("messages", ()))
+    id_ = str(said.get("id", number))
+    return Prompt(id_, text, messages, said.get("max_new_tokens"), where, own)
 
 
-def _fault(said: Mapping[str, Any]) -> str:
-    """What is wrong with a line's keys, or nothing."""
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object whose keys stand once each; ValueError where one stands twice."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError("a key stands twice")
+    return made
+
+
+def _text_fault(text: str) -> str:
+    """Why a text is no prompt, or nothing."""
+    if not text.strip():
+        return "is empty" if not text else "is nothing but blanks"
+    return "holds half of a character (a lone surrogate)" if _HALF.search(text) else ""
+
+
+def _fault(said: Mapping[str, Any]) -> tuple[str, str] | None:  # noqa: PLR0911 - one a fault
+    """What is wrong with a line's keys and the way out, or nothing."""
+    unknown = sorted(set(said) - set(KEYS))
+    if unknown:
+        return f"has the unknown key `{unknown[0]}`", f"known keys are {', '.join(KEYS)}"
     if ("prompt" in said) == ("messages" in said):
-        return (
-            "has neither `prompt` nor `messages`"
-            if "prompt" not in said
-            else "has both `prompt` and `messages`"
-        )
+        both = "both" if "prompt" in said else "neither"
+        return f"has {both} of `prompt` and `messages`", "write one of them"
     if "prompt" in said and not isinstance(said["prompt"], str):
-        return "has a prompt that is no text"
+        return "has a prompt that is no text", EXAMPLE
     if "messages" in said and not _chat(said["messages"]):
-        return "has messages that are not a list of {role, content}"
+        return "has messages that are no chat", 'write [{"role": "user", "content": "..."}, ...]'
     most = said.get("max_new_tokens")
     if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
-        return "has a `max_new_tokens` that is no positive number"
-    if not isinstance(said.get("id", ""), str | int):
-        return "has an id that is neither text nor a number"
+        return (
+            "has a `max_new_tokens` that is no positive number",
+            "leave it out, or write 1 or more",
+        )
+    id_ = said.get("id", "")
+    if not isinstance(id_, str | int) or isinstance(id_, bool) or _HALF.search(str(id_)):
+        return "has an id that is neither text nor a number", "leave it out, or write a text"
     odd = [name for name in SETTINGS if name in said and not _setting(name, said[name])]
-    return f"has a `{odd[0]}` that is out of range" if odd else ""
+    if odd:
+        _, least, most_ = SETTINGS[odd[0]]
+        return (
+            f"has a `{odd[0]}` that is out of range",
+            f"write a number from {least:g} to {most_:g}",
+        )
+    return None
 
 
 def _setting(name: str, value: Any) -> bool:
@@ -238,6 +256,7 @@ def _chat(messages: Any) -> bool:
             isinstance(m, dict)
             and isinstance(m.get("role"), str)
             and isinstance(m.get("content"), str)
+            and not _HALF.search(m["role"] + m["content"])
             for m in messages
         )
     )

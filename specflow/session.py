@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from specflow.capture import CapturedStep, buffers
+from specflow.errors import RuntimeFault
 from specflow.kernels import filter_law, law_of, pick, verify_coins
 from specflow.models.drafters import Drafter, prefill
 from specflow.models.lm import LanguageModel
@@ -148,6 +149,11 @@ class Session:
 
     def _first(self, logits: Tensor, request: Request) -> int:
         """The first token, from the prefill's logits [1, V], by the law of the step."""
+        if not bool(torch.isfinite(logits).all()):
+            raise RuntimeFault(
+                f"the target's logits are not finite on prompt `{request.id}`: its weights are "
+                "broken, or too large for this dtype; use float32, or download the model again"
+            )
         draws = request.draws
         if draws.temperature == 0:
             return int(logits.argmax(-1))

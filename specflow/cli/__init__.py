@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 import specflow
-from specflow.cli.common import FINDINGS, USAGE, failed
-from specflow.errors import CompileError, RecipeError, RuntimeFault
+from specflow.cli.common import CLEAN, FINDINGS, USAGE, failed, told
+from specflow.cli.streams import close_streams, crashed, open_streams, unwritable
+from specflow.errors import RecipeError, RuntimeFault, UsageError
+from specflow.interrupts import seen
 
 COMMANDS = {
     "run": "decode prompts with a recipe, and report",
@@ -33,11 +36,44 @@ EXAMPLES = """examples:
   specflow rules
   specflow recipes
 
-exit codes: 0 clean, 1 findings (or differences, for diff), 2 usage or unreadable input"""
+exit codes: 0 clean; 1 findings, a run cut short, or differences (diff);
+            2 usage or unreadable input"""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
+def main(argv: Sequence[str] | None = None) -> int:  # noqa: PLR0911 - one return a way to end
+    """Run one command; returns the exit code. Nothing a user does ends in a traceback."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    open_streams()
+    form = wanted_format(words)
+    try:
+        code = command(words)
+        sys.stdout.flush()
+    except RecipeError as error:
+        return failed(error, form)
+    except UsageError as error:
+        return told("SF092", "usage", str(error), form, USAGE, error.help)
+    except RuntimeFault as error:
+        message, _, offer = str(error).partition("; ")
+        return told("SF091", "run-fault", message, form, FINDINGS, offer or None)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return FINDINGS
+    except BrokenPipeError:
+        close_streams()  # whoever read it has read enough
+        return CLEAN
+    except OSError as error:
+        close_streams()
+        return unwritable(error)
+    except Exception as error:  # noqa: BLE001 - the last boundary: a bug is told as one
+        if seen():  # a library caught the interrupt, and failed in another way
+            print("interrupted", file=sys.stderr)
+            return FINDINGS
+        return crashed(error, form)
+    return code
+
+
+def command(words: list[str]) -> int:
+    """Parse the words and run the command they name."""
     parser = argparse.ArgumentParser(
         prog="specflow",
         description=specflow.__doc__,
@@ -48,33 +84,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, text in COMMANDS.items():
         commands.add_parser(name, help=text)
-    words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] not in COMMANDS:
         parser.parse_args(words)  # help, version, or a usage error: each of them exits
     # No other command is imported: `validate` has to answer at once.
-    command = argparse.ArgumentParser(
+    chosen = argparse.ArgumentParser(
         prog=f"specflow {words[0]}", description=COMMANDS[words[0]], allow_abbrev=False
     )
-    import_module(f"specflow.cli.{words[0]}").add(command)
-    args = command.parse_intermixed_args(words[1:])  # overrides may stand before or after options
-    try:
-        return int(args.run(args))
-    except RecipeError as error:
-        return failed(error, getattr(args, "format", "text"))
-    except RuntimeFault as error:
-        print(f"error: {error}", file=sys.stderr)
-        return FINDINGS
-    except CompileError as error:
-        print(f"error[SF090]: broken-invariant: {error}", file=sys.stderr)
-        print(
-            "  = help: this is a bug of specflow; report it with "
-            "`specflow explain RECIPE --format json`",
-            file=sys.stderr,
-        )
-        return FINDINGS
-    except BrokenPipeError:
-        sys.stderr.close()
-        return FINDINGS
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return USAGE
+    import_module(f"specflow.cli.{words[0]}").add(chosen)
+    args = chosen.parse_intermixed_args(words[1:])  # overrides may stand before or after options
+    return int(args.run(args))
+
+
+def wanted_format(words: Sequence[str]) -> str:
+    """The `--format` among the words, before they are parsed: a failure is told in it too."""
+    for word, after in itertools.pairwise((*words, "")):
+        form = word.removeprefix("--format=") if word.startswith("--format=") else after
+        if word.startswith("--format") and form in ("json", "github"):
+            return form
+    return "text"

@@ -50,6 +50,18 @@ def failed(error: RecipeError, form: str) -> int:
     return USAGE if error.unreadable else FINDINGS
 
 
+def told(
+    code: str, name: str, message: str, form: str, exit_code: int, offer: str | None = None
+) -> int:
+    """Print one finding that has no place in a file: text to stderr, json to stdout."""
+    found = [Diagnostic(code, name, Severity.ERROR, message, help=offer)]
+    if form == "text":
+        tell(found)
+    else:
+        show(found, form)
+    return exit_code
+
+
 def show(findings: Sequence[Diagnostic], form: str) -> None:
     """Findings to stdout, coloured on a terminal."""
     formats: dict[str, Format] = {"text": "text", "json": "json", "github": "github"}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from pathlib import Path
 
-from specflow.cli.common import CLEAN, FINDINGS, add_overrides, tell
+from specflow.cli.common import CLEAN, add_overrides, tell
 from specflow.codegen import StaleReason, StepModule, emit
 from specflow.constraints import rules
+from specflow.errors import RuntimeFault
 from specflow.graph import Fused, Repeat, StepGraph
 from specflow.graph.check import launches
 from specflow.graph.ir import leaves
@@ -87,11 +87,7 @@ def _write(module: StepModule, out: Path, *, force: bool) -> int:
     file = module.folder(out) / "step.py"
     if reason in (StaleReason.EDITED_BY_HAND, StaleReason.NOT_OURS) and not force:
         how = "edited by hand" if reason is StaleReason.EDITED_BY_HAND else "not made by specflow"
-        print(
-            f"error: {file} was {how}; edit the recipe instead, or write over it with --force",
-            file=sys.stderr,
-        )
-        return FINDINGS
+        raise RuntimeFault(f"{file} was {how}; edit the recipe, or write over it with --force")
     if reason is not None:
         file = module.write(out)
     lines = module.source.count("\n")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 
-from specflow.cli.common import CLEAN, USAGE, add_format, is_override, read, tell
+from specflow.cli.common import CLEAN, add_format, is_override, read, tell
 from specflow.diagnostics import closest
+from specflow.errors import UsageError
 from specflow.explain import as_json, explain, explain_field
 
 
@@ -28,11 +29,10 @@ def run(args: argparse.Namespace) -> int:
     for path in fields:
         if path not in resolved:
             near = closest(path, resolved.ledger) or list(resolved.ledger)
-            print(
-                f"error: `{path}` is not a field of {resolved.name}; "
-                f"did you mean {', '.join(near[:3])}?"
+            raise UsageError(
+                f"`{path}` is not a field of {resolved.name}",
+                f"did you mean {' or '.join(near[:3])}?",
             )
-            return USAGE
     if args.format == "json":
         whole = as_json(resolved)
         if fields:

@@ -89,9 +89,6 @@ class Progress:
                 )
             )
         if report["cut_short"]:
-            out.print(
-                "cut short: Ctrl-C ended the run; "
-                "what is above is about the completions that had ended"
-            )
+            out.print("cut short; what is above is about the completions that had ended")
         for warning in report["warnings"]:
             out.print(escape(f"warning: {warning}"))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
-from specflow.cli.common import CLEAN, USAGE
+from specflow.cli.common import CLEAN
 from specflow.diagnostics import closest
+from specflow.errors import UsageError
 from specflow.manual import manuals
 
 
@@ -23,14 +23,10 @@ def run(args: argparse.Namespace) -> int:
         (m for m in known if args.code in (m.code, m.name) or args.code.upper() == m.code), None
     )
     if wanted is None:
-        near = closest(args.code.upper(), [m.code for m in known]) + closest(
-            args.code, [m.name for m in known]
-        )
-        offer = f"; did you mean {', '.join(near[:3])}?" if near else ""
-        print(
-            f"error: `{args.code}` is no rule{offer} `specflow rules` lists them", file=sys.stderr
-        )
-        return USAGE
+        near = closest(args.code.upper(), [m.code for m in known])
+        near += closest(args.code, [m.name for m in known])
+        offer = f"did you mean {' or '.join(near[:3])}? " if near else ""
+        raise UsageError(f"`{args.code}` is no rule", f"{offer}`specflow rules` lists them")
     print(f"{wanted.name} ({wanted.code})   {wanted.severity}")
     print(wanted.doc.rstrip())
     if wanted.where:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from specflow import prompts as prompt_files
 from specflow.cli.common import CLEAN, FINDINGS, USAGE, add_format, add_overrides, read, show, tell
+from specflow.errors import RuntimeFault, UsageError
 from specflow.recipe import Recipe, ResolvedRecipe
+
+RUN_FILES = ("completions.jsonl", "report.json", "report.json.new")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -24,9 +27,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     source.add_argument("--prompt", metavar="TEXT", help="one prompt")
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="write completions.jsonl and report.json there"
+        "--out", metavar="DIR", help="write completions.jsonl and report.json there"
     )
-    parser.add_argument("--limit", type=_positive, metavar="N", help="run the first N prompts")
+    parser.add_argument("--overwrite", action="store_true", help="in --out, replace an older run")
+    parser.add_argument("--limit", type=_count, metavar="N", help="run the first N prompts")
     parser.add_argument(
         "--baseline",
         action=argparse.BooleanOptionalAction,
@@ -45,88 +49,96 @@ def run(args: argparse.Namespace) -> int:
     recipe, resolved = read(args.recipe, args.overrides)
     tell(resolved.findings)
     if args.check_lossless and resolved.sampling.temperature > 0:
-        print(
-            "error: `--check-lossless` compares tokens, and at temperature "
-            f"{resolved.sampling.temperature:g} they are drawn; "
-            "add `sampling.temperature=0` (laws are what tests/differential/test_sample.py proves)",
-            file=sys.stderr,
+        temperature = f"{resolved.sampling.temperature:g}"
+        raise UsageError(
+            f"`--check-lossless` compares tokens, and at temperature {temperature} they are drawn",
+            "add `sampling.temperature=0`; laws are what tests/differential/test_sample.py proves",
         )
-        return USAGE
     prompts = _prompts(args, recipe, resolved)
-    if prompts is None or not prompts.items:
-        show(prompts.findings if prompts else (), args.format)
+    if not prompts.items:
+        show(prompts.findings, args.format)
         return USAGE
-    if args.out and not _writable(args.out):
-        return USAGE
-    from specflow.cli.progress import (
-        Progress,
-    )  # rich and torch load only now, when all else is known to be right
+    if args.out is not None:
+        _prepare(args.out, overwrite=args.overwrite)
+    # rich and torch load only now, when all else is known to be right
+    from specflow.cli.progress import Progress
     from specflow.execute import Wanted, execute
 
+    out = Path(args.out) if args.out is not None else None
     with Progress() as watch:
-        outcome = execute(
-            recipe, resolved, prompts, Wanted(args.out, args.baseline, args.check_lossless), watch
-        )
-    report = outcome.report.as_json()
-    if args.out:
-        _write(args.out / "report.json", report)
-    if args.format == "json":
-        tell(outcome.findings)
-        print(json.dumps(report, indent=2, ensure_ascii=False))
-    else:
-        show(outcome.findings, "text")
-        watch.table(
-            report, [(c.request.id, c.text) for c in outcome.completions] if args.prompt else []
-        )
-    failed = outcome.findings or report.get("lossless", {}).get("failed") or report["cut_short"]
+        wanted = Wanted(out, args.baseline, args.check_lossless)
+        outcome = execute(recipe, resolved, prompts, wanted, watch)
+        report = outcome.report.as_json() if outcome.report is not None else None
+        if report is not None and args.format == "json":
+            tell(outcome.findings)
+            print(json.dumps(report, indent=2, ensure_ascii=False))
+        else:
+            show(outcome.findings, args.format)
+        if report is not None and args.format != "json":
+            shown = [(c.request.id, c.text) for c in outcome.completions] if args.prompt else []
+            watch.table(report, shown)
+        if report is not None and out is not None:
+            _write(out / "report.json", report)
+    failed = outcome.findings or outcome.stopped or (report or {}).get("lossless", {}).get("failed")
     return FINDINGS if failed else CLEAN
 
 
 def _prompts(
     args: argparse.Namespace, recipe: Recipe, resolved: ResolvedRecipe
-) -> prompt_files.Prompts | None:
+) -> prompt_files.Prompts:
     """From the command line, or the file the recipe names."""
     if args.prompt is not None:
         return prompt_files.single(args.prompt)
     if args.prompts is not None:
         return prompt_files.read(args.prompts, args.limit)
-    if resolved.run.prompts:
-        place = recipe.places.get("run.prompts")
-        beside = (
-            Path(place.value.source.name).parent
-            if place and "run.prompts" not in recipe.overridden
-            else Path()
+    if not resolved.run.prompts:
+        raise UsageError(
+            "no prompts to run",
+            "give --prompts FILE or --prompt TEXT, or write `run.prompts` in the recipe",
         )
-        return prompt_files.read(beside / resolved.run.prompts, args.limit)
-    print(
-        "error: no prompts; give --prompts FILE or --prompt TEXT, "
-        "or write `run.prompts` in the recipe",
-        file=sys.stderr,
-    )
-    return None
+    place = recipe.places.get("run.prompts")
+    written = place is not None and "run.prompts" not in recipe.overridden
+    beside = Path(place.value.source.name).parent if place and written else Path()
+    return prompt_files.read(beside / resolved.run.prompts, args.limit)
 
 
-def _writable(folder: Path) -> bool:
-    """Make the folder and try to write there, before any model loads."""
+def _prepare(name: str, *, overwrite: bool) -> None:
+    """Make the folder and try to write there, before any model loads; an older run is kept."""
+    folder = Path(name)
+    if not name or (folder.exists() and not folder.is_dir()):
+        raise UsageError(f"`--out {name}` is no folder", "name a folder; it is made if need be")
+    kept = [f for f in RUN_FILES if (folder / f).exists()]
+    if kept and not overwrite:
+        raise UsageError(
+            f"`--out {name}` holds {' and '.join(kept)} of an earlier run",
+            "name another folder, or add --overwrite",
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for file in kept:
+            (folder / file).unlink()
         with tempfile.TemporaryFile(dir=folder):
-            return True
+            pass
     except OSError as error:
-        print(f"error: `--out {folder}` cannot be written: {error.strerror}", file=sys.stderr)
-        return False
+        reason = f"`--out {name}` cannot be written: {error.strerror}"
+        raise UsageError(reason, "name a folder that can be written") from error
 
 
 def _write(file: Path, report: dict[str, Any]) -> None:
     """The report, whole or not at all."""
     beside = file.with_suffix(".json.new")
-    beside.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    beside.replace(file)
+    try:
+        text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(file)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise RuntimeFault(f"`{file}` cannot be written: {error.strerror}") from error
 
 
-def _positive(text: str) -> int:
+def _count(text: str) -> int:
     """A number of at least 1."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("expected 1 or more")
-    return number
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"`{text}` is no number of at least 1")
+    return int(text)

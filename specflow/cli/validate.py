@@ -7,7 +7,7 @@ from pathlib import Path
 
 from specflow.cli.common import CLEAN, FINDINGS, USAGE, add_format, is_override, read, show, worst
 from specflow.diagnostics import Diagnostic, summary
-from specflow.errors import RecipeError
+from specflow.errors import RecipeError, UsageError
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -28,8 +28,9 @@ def run(args: argparse.Namespace) -> int:
     overrides = [w for w in args.words if is_override(w)]
     names = [n for w in args.words if not is_override(w) for n in _inside(w)]
     if not names:
-        print("error: no recipe is named; `specflow recipes` lists those that ship with specflow")
-        return USAGE
+        named = [w for w in args.words if not is_override(w)]
+        said = f"`{named[0]}` holds no recipe (*.yaml)" if named else "no recipe is named"
+        raise UsageError(said, "`specflow recipes` lists those that ship with specflow")
     found: list[Diagnostic] = []
     code = CLEAN
     for name in names:

@@ -51,7 +51,7 @@ def tokenizer_mismatch(r: ResolvedRecipe) -> Iterator[Finding]:
     Name a draft of the target's family, with the same tokenizer.json.
     """
     target, draft = r.facts["target"], r.facts["draft"]
-    if target.tokens and draft.tokens and target.tokens != draft.tokens:
+    if draft.model and not target.speaks_like(draft):
         yield Finding(
             at="draft.model",
             message=f"`{draft.model}` has another tokenizer than `{target.model}`",
@@ -105,7 +105,8 @@ def unreadable_checkpoint(r: ResolvedRecipe) -> Iterator[Finding]:
 
 def _problems(r: ResolvedRecipe, kind: str) -> Iterator[Finding]:
     for block in MODELS:
-        problem = r.facts[block].problem
+        facts = r.facts[block]
+        problem = facts.problem or (facts.tokenizer_problem if block == "target" else None)
         if problem is not None and problem.kind == kind:
             yield Finding(
                 at=f"{block}.model", message=problem.message, label=kind, help=problem.help

@@ -107,7 +107,7 @@ def accept(guess: Guess, law: Value, recipe: ResolvedRecipe, p: PhaseBuilder, b:
     gained = Value("gained", ("B", guess.w))
     drawn = coins(p, b)
     outs = (path, length, gained)
-    note = "nodes, then -1; tokens"
+    note = "the path's nodes, its length, its tokens"
     p.ops("accept_sampled", drafted, hung, law, drawn, *thresholds, outs=outs, note=note)
     return Gained(tokens=gained, accept_len=length, path=path if guess.parents else None)
 

@@ -10,7 +10,6 @@ from specflow.recipe import Fields, Pair, ResolvedRecipe, field
 from specflow.rules import Finding, rule
 from specflow.stages.base import NARROW, Axes, DraftStage, Guess, said, state
 
-
 MOST_BRANCHES = 1000
 
 
@@ -82,7 +81,7 @@ def inverted_breadth(r: ResolvedRecipe) -> Iterator[Finding]:
             at="draft.breadth",
             message=f"a level has at least {fewest} and at most {most} branches, which no tree can",
             label=f"fewest and most, from 1 to {MOST_BRANCHES}",
-            help=f"write `breadth: [{_branches(min(fewest, most))}, {_branches(max(fewest, most))}]`",
+            help=f"write `breadth: {[_branches(n) for n in sorted((fewest, most))]}`",
         )
 
 

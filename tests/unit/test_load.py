@@ -133,7 +133,7 @@ def test_the_name_comes_from_the_file_or_the_path() -> None:
     assert load(Path("recipes/pico/other.yaml")).name == "mine"
     assert load("recipes/pico/ngram.yaml", ["recipe=yours"]).name == "yours"
     assert loads("a: 1", "pico/x.yaml").name == "pico/x"
-    assert loads("a: 1").name == "<text>"
+    assert loads("a: 1").name == "_text_"
 
 
 def test_the_header_is_not_written() -> None:
