@@ -1,18 +1,35 @@
-"""What a checkpoint says of itself, from its headers alone: no weights, no torch."""
+"""What a checkpoint says of itself, from its headers alone: no weights, no torch.
+
+All of it is foreign text: whatever a folder holds, a reader here returns facts or a `Problem`.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import struct
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 BUILTIN = "builtin:"
 PICO = Path(__file__).parent / "models" / "pico"
 LARGEST_JSON = 64_000_000  # bytes; a tokenizer of 256k tokens is about 30 MB
+LARGEST_HEADER = 100_000_000  # bytes; the format's own limit
+LARGEST_ID = 2**31
+FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}  # bytes of the dtypes that are loaded
+AGAIN = "download it again"
+SPECIALS = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -28,7 +45,8 @@ class Problem:
 class ModelFacts:
     """What is known of a model before its weights load; zero or empty is not known.
 
-    tokens  sha256 of the tokenizer's map of tokens to ids: where equal, two models speak alike
+    weights    the safetensors files, each of them whole
+    no_float   name and dtype of the first weight that is not stored as a float
     """
 
     model: str
@@ -37,8 +55,31 @@ class ModelFacts:
     architecture: str = ""
     vocab_size: int = 0
     max_positions: int = 0
-    tokenizer_size: int = 0
-    tokens: str = ""
+    weights: tuple[Path, ...] = ()
+    no_float: tuple[str, str] | None = None
+
+    @property
+    def tokenizer_size(self) -> int:
+        """How many tokens the tokenizer knows: its highest id + 1."""
+        return max(self._tokenizer[0].values(), default=-1) + 1
+
+    @property
+    def tokenizer_problem(self) -> Problem | None:
+        """Why the tokenizer cannot be used; only a target needs one."""
+        return self._tokenizer[1]
+
+    @cached_property
+    def _tokenizer(self) -> tuple[dict[str, int], Problem | None]:
+        folder = self.folder
+        if folder is None:
+            return {}, None
+        nothing: dict[str, int] = {}
+        return _guarded(self.model, lambda: _vocabulary(self.model, folder), nothing)
+
+    def speaks_like(self, other: ModelFacts) -> bool:
+        """Whether both tokenizers map the same tokens to the same ids, as far as is known."""
+        mine, theirs = self._tokenizer[0], other._tokenizer[0]
+        return self.folder == other.folder or not mine or not theirs or mine == theirs
 
 
 @dataclass(frozen=True)
@@ -51,6 +92,14 @@ class Facts:
         return self.models.get(block, ModelFacts(""))
 
 
+class _Refused(Exception):  # noqa: N818 - ends in this file, as a Problem
+    """A checkpoint that cannot be used, found midway through its reading."""
+
+    def __init__(self, message: str, way_out: str = AGAIN, kind: str = "unreadable") -> None:
+        super().__init__(message)
+        self.problem = Problem(kind, message, way_out)
+
+
 def builtins() -> dict[str, Path]:
     """The checkpoints that ship with specflow, by the name after `builtin:`."""
     return {f"pico-{p.parent.name}": p.parent for p in sorted(PICO.glob("*/config.json"))}
@@ -58,181 +107,232 @@ def builtins() -> dict[str, Path]:
 
 def read(model: str) -> ModelFacts:
     """The facts of a model as a recipe names it; never an exception: a problem is a fact too."""
+    facts, problem = _guarded(model, lambda: _named(model), ModelFacts(model))
+    return ModelFacts(model, problem=problem) if problem else facts
+
+
+def read_folder(folder: Path) -> ModelFacts:
+    """The facts of a folder; never an exception."""
+    model = str(folder)
+    facts, problem = _guarded(model, lambda: _folder(model, folder), ModelFacts(model))
+    return ModelFacts(model, problem=problem) if problem else facts
+
+
+def _guarded(model: str, reader: Callable[[], T], otherwise: T) -> tuple[T, Problem | None]:
+    """What a reader of foreign text returns, or why it returns nothing."""
+    try:
+        return reader(), None
+    except _Refused as refused:
+        return otherwise, refused.problem
+    except OSError as error:
+        said, way_out = error.strerror or type(error).__name__, "check its path and permissions"
+    except Exception as error:  # noqa: BLE001 - foreign text: no list of types is ever complete
+        said, way_out = type(error).__name__, "download it again, or name another"
+    return otherwise, Problem("unreadable", f"`{model}` cannot be read: {said}", way_out)
+
+
+def _named(model: str) -> ModelFacts:
     if model.startswith(BUILTIN):
         name = model.removeprefix(BUILTIN)
         folder = builtins().get(name)
         if folder is None:
             offer = ", ".join(BUILTIN + n for n in builtins())
-            return _at_fault(
-                model, "missing", f"specflow ships no `{name}`", f"built in are {offer}"
-            )
+            raise _Refused(f"specflow ships no `{name}`", f"built in are {offer}", "missing")
         return _folder(model, folder)
-    try:
-        return _path(model, Path(model).expanduser())
-    except OSError as error:
-        return _at_fault(
-            model,
-            "unreadable",
-            f"`{model}` cannot be read: {error.strerror}",
-            "check its permissions",
-        )
-
-
-def _path(model: str, path: Path) -> ModelFacts:
+    path = Path(model).expanduser()
     if path.is_dir():
         return _folder(model, path)
     if path.suffix == ".gguf" and path.is_file():
         with path.open("rb") as file:
             if file.read(4) != b"GGUF":
-                return _at_fault(
-                    model,
-                    "unreadable",
+                raise _Refused(
                     f"`{model}` does not begin as a GGUF file",
                     "download it again, or name another file",
                 )
         return ModelFacts(model)  # its facts are known once it is converted (models/loading.py)
     if path.exists():
-        return _at_fault(
-            model,
-            "unreadable",
+        raise _Refused(
             f"`{model}` is neither a folder nor a GGUF file",
             "only safetensors and GGUF are loaded; name the folder that holds config.json",
         )
-    return _at_fault(
-        model,
-        "missing",
+    raise _Refused(
         f"`{model}` does not exist",
         "name a checkpoint folder, a .gguf file, or builtin:NAME",
+        "missing",
     )
 
 
 def _folder(model: str, folder: Path) -> ModelFacts:
-    config = folder / "config.json"
-    if not config.is_file():
-        return _at_fault(
-            model,
-            "unreadable",
-            f"`{model}` has no config.json",
-            "name the folder of a whole checkpoint",
-        )
-    said = _json(config)
-    if said is None:
-        return _at_fault(
-            model,
-            "unreadable",
-            f"config.json of `{model}` is not a JSON object",
-            "download it again",
-        )
-    problem = _weights(model, folder)
-    text = said.get("text_config") if isinstance(said.get("text_config"), dict) else said
+    if not (folder / "config.json").is_file():
+        raise _Refused(f"`{model}` has no config.json", "name the folder of a whole checkpoint")
+    said = _object(model, folder / "config.json")
+    for config in (said, _object(model, folder / "generation_config.json")):
+        if token_ids(config.get("eos_token_id")) is None:
+            raise _Refused(f"an `eos_token_id` of `{model}` is no token id", AGAIN)
+    text = said["text_config"] if isinstance(said.get("text_config"), dict) else said
     names = said.get("architectures")
-    size, tokens = _tokenizer(folder / "tokenizer.json")
+    sizes = {k: _number(model, text, k) for k in ("vocab_size", "max_position_embeddings")}
+    nothing: tuple[tuple[Path, ...], tuple[str, str] | None] = ((), None)
+    (files, no_float), problem = _guarded(model, lambda: _weights(model, folder), nothing)
     return ModelFacts(
         model,
         folder,
         problem,
         architecture=str(names[0]) if isinstance(names, list) and names else "",
-        vocab_size=_number(text, "vocab_size"),
-        max_positions=_number(text, "max_position_embeddings"),
-        tokenizer_size=size,
-        tokens=tokens,
+        vocab_size=sizes["vocab_size"],
+        max_positions=sizes["max_position_embeddings"],
+        weights=files,
+        no_float=no_float,
     )
 
 
-def _weights(model: str, folder: Path) -> Problem | None:
-    """What keeps the weights from being read, told from names, sizes and headers."""
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        listed = (_json(index) or {}).get("weight_map")
-        if not isinstance(listed, dict) or not listed:
-            return Problem(
-                "unreadable",
-                f"model.safetensors.index.json of `{model}` lists no weights",
-                "download it again",
-            )
-        files = [folder / str(name) for name in sorted(set(listed.values()))]
-        lost = [p.name for p in files if not p.is_file()]
-        if lost:
-            return Problem(
-                "unreadable",
-                f"`{model}` lacks {', '.join(lost[:3])}, which its index names",
-                "download the missing files",
-            )
-    else:
-        files = sorted(folder.glob("*.safetensors"))
+def _weights(model: str, folder: Path) -> tuple[tuple[Path, ...], tuple[str, str] | None]:
+    """The files that hold the weights, each checked to be whole, and the first odd dtype."""
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    files = _listed(model, index) if index.is_file() else []
+    if single.is_file() and single not in files:
+        files.append(single)  # transformers reads it even where there is an index
     if not files:
-        pickles = [
-            p.name
-            for p in sorted((*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")))
-        ]
-        if pickles:
-            return Problem(
-                "unreadable",
-                f"`{model}` holds its weights as a pickle only ({pickles[0]})",
-                "convert it to safetensors; a pickle can run code, so it is never loaded",
-            )
-        return Problem("unreadable", f"`{model}` has no safetensors file", "download the weights")
+        _no_weights(model, folder)
+    lost = [p.name for p in files if not p.is_file()]
+    if lost:
+        raise _Refused(
+            f"`{model}` lacks {', '.join(lost[:3])}, which its index names",
+            "download the missing files",
+        )
+    no_float = None
     for file in files:
-        fault = _header_fault(file)
-        if fault:
-            return Problem("unreadable", f"{file.name} of `{model}` {fault}", "download it again")
-    return None
+        for name, dtype in _dtypes(model, file).items():
+            if dtype not in FLOATS and no_float is None:
+                no_float = (name, dtype)
+    return tuple(files), no_float
 
 
-def _header_fault(file: Path) -> str:
-    """What is wrong with a safetensors file, from its header and its size; empty for nothing."""
-    size = file.stat().st_size
+def _listed(model: str, index: Path) -> list[Path]:
+    listed = (read_json(index) or {}).get("weight_map")
+    names = list(listed.values()) if isinstance(listed, dict) else []
+    if not names or not all(isinstance(n, str) and n == Path(n).name for n in names):
+        raise _Refused(f"{index.name} of `{model}` lists no weights", AGAIN)
+    return [index.parent / name for name in sorted(set(names))]
+
+
+def _no_weights(model: str, folder: Path) -> NoReturn:
+    pickles = sorted(p.name for end in ("bin", "pt", "pth") for p in folder.glob(f"*.{end}"))
+    others = sorted(p.name for p in folder.glob("*.safetensors"))
+    if others:
+        raise _Refused(
+            f"`{model}` has no model.safetensors and no index of shards, only {others[0]}",
+            "name the file model.safetensors, or download model.safetensors.index.json",
+        )
+    if pickles:
+        raise _Refused(
+            f"`{model}` holds its weights as a pickle only ({pickles[0]})",
+            "convert it to safetensors; a pickle can run code, so it is never loaded",
+        )
+    raise _Refused(f"`{model}` has no safetensors file", "download the weights")
+
+
+def _dtypes(model: str, file: Path) -> dict[str, str]:
+    """The dtype of each weight of a safetensors file that is as long as its header says."""
+    size, place = file.stat().st_size, f"{file.name} of `{model}`"
     with file.open("rb") as opened:
-        head = opened.read(8)
-        if len(head) < 8:
-            return "is cut short"
-        length = struct.unpack("<Q", head)[0]
-        if length > size - 8 or length > LARGEST_JSON:
-            return "is cut short, or no safetensors file"
-        try:
-            header = json.loads(opened.read(length))
-            ends = [
-                spec["data_offsets"][1] for name, spec in header.items() if name != "__metadata__"
-            ]
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
-            return "has a broken header"
-    wanted = 8 + length + max(ends, default=0)
-    return f"is cut short: {size} of {wanted} bytes" if size < wanted else ""
+        length = int.from_bytes(opened.read(8), "little")
+        if not 2 <= length <= min(LARGEST_HEADER, size - 8):
+            raise _Refused(f"{place} is no safetensors file, or cut short in its header")
+        text = opened.read(length)
+    try:
+        header = json.loads(text.decode("utf-8"))
+        notes = header.pop("__metadata__", {})
+        spans = sorted(_span(spec) for spec in header.values())
+        dtypes = {name: str(spec["dtype"]) for name, spec in header.items()}
+        plain = all(isinstance(note, str) for note in notes.values())
+    except Exception as error:  # foreign text: no list of types is ever complete
+        raise _Refused(f"{place} has a broken header ({type(error).__name__})") from error
+    ends = [0, *(end for _, end in spans)]
+    if size != 8 + length + ends[-1]:
+        raise _Refused(f"{place} has {size} bytes where its header says {8 + length + ends[-1]}")
+    if not plain or ends[:-1] != [begin for begin, _ in spans]:
+        raise _Refused(f"{place} has a broken header (weights overlap, or notes are no text)")
+    return dtypes
 
 
-def _tokenizer(file: Path) -> tuple[int, str]:
-    """How many tokens a tokenizer.json knows (highest id + 1), and a digest of its map."""
-    said = _json(file) if file.is_file() else None
-    model = said.get("model") if said else None
-    vocab = model.get("vocab") if isinstance(model, dict) else None
-    if said is None or not isinstance(vocab, dict):
-        return 0, ""
-    added = {
-        str(t.get("content")): t.get("id")
-        for t in said.get("added_tokens") or ()
-        if isinstance(t, dict)
-    }
-    known = vocab | added
-    ids = [i for i in known.values() if isinstance(i, int)]
-    text = json.dumps(sorted(known.items()), ensure_ascii=True)
-    return max(ids, default=-1) + 1, hashlib.sha256(text.encode()).hexdigest()
+def _span(spec: Mapping[str, Any]) -> tuple[int, int]:
+    """Where a weight begins and ends; ValueError where its shape says another length."""
+    begin, end = spec["data_offsets"]
+    shape, width = spec["shape"], FLOATS.get(spec["dtype"])
+    if not all(type(n) is int and n >= 0 for n in (begin, end, *shape)) or len(shape) > 64:
+        raise ValueError(spec)
+    if end < begin or (width and math.prod(shape) * width != end - begin):
+        raise ValueError(spec)
+    return begin, end
 
 
-def _json(file: Path) -> dict[str, Any] | None:
+def _vocabulary(model: str, folder: Path) -> dict[str, int]:
+    """What a tokenizer.json maps to ids; empty where it is too large to read here."""
+    special_tokens(_object(model, folder / "tokenizer_config.json"))
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        raise _Refused(f"`{model}` has no tokenizer.json", "save the model with a fast tokenizer")
+    if file.stat().st_size > LARGEST_JSON:
+        return {}
+    try:
+        said = read_json(file) or {}
+        vocab = said["model"]["vocab"]
+        if isinstance(vocab, list):  # Unigram: pairs of a token and its score, in the order of ids
+            vocab = {token: at for at, (token, _) in enumerate(vocab)}
+        known = vocab | {each["content"]: each["id"] for each in said.get("added_tokens", [])}
+        whole = all(type(i) is int and 0 <= i < 2**32 for i in known.values())
+    except Exception as error:  # foreign text: no list of types is ever complete
+        raise _Refused(f"tokenizer.json of `{model}` is not a tokenizer") from error
+    if not whole:
+        raise _Refused(f"tokenizer.json of `{model}` gives a token an id that is none")
+    return dict(known)
+
+
+def special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """The special tokens that a tokenizer_config.json names, each as text."""
+    found = {}
+    for name in SPECIALS:
+        said = config.get(name)
+        content = said.get("content") if isinstance(said, dict) else said
+        if not said:
+            continue
+        if not isinstance(content, str) or any("\ud800" <= c <= "\udfff" for c in content):
+            raise _Refused(f"`{name}` of tokenizer_config.json is no token", AGAIN)
+        found[name] = content
+    return found
+
+
+def token_ids(said: Any) -> frozenset[int] | None:
+    """The ids an `eos_token_id` names, none, one or several; None where it is no such thing."""
+    if said is None:
+        return frozenset()
+    listed = said if isinstance(said, list | tuple | set | frozenset) else [said]
+    return frozenset(listed) if all(type(i) is int for i in listed) else None
+
+
+def read_json(file: Path) -> dict[str, Any] | None:
     """A JSON object, or None where the file holds something else or too much."""
     if file.stat().st_size > LARGEST_JSON:
         return None
     try:
-        said = json.loads(file.read_bytes())
+        # As transformers does: UTF-8 and no mark before it, which `loads` of bytes would pass over.
+        said = json.loads(file.read_bytes().decode("utf-8"))
     except (ValueError, RecursionError):
         return None
     return said if isinstance(said, dict) else None
 
 
-def _number(config: Any, key: str) -> int:
-    value = config.get(key) if isinstance(config, dict) else None
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+def _object(model: str, file: Path) -> dict[str, Any]:
+    """A JSON object; empty where the file does not exist."""
+    said = read_json(file) if file.is_file() else {}
+    if said is None:
+        raise _Refused(f"{file.name} of `{model}` is not a JSON object in UTF-8")
+    return said
 
 
-def _at_fault(model: str, kind: str, message: str, help: str) -> ModelFacts:  # noqa: A002
-    return ModelFacts(model, problem=Problem(kind, message, help))
+def _number(model: str, config: Mapping[str, Any], key: str) -> int:
+    value = config.get(key)
+    if value is not None and (type(value) is not int or not 0 <= value < LARGEST_ID):
+        raise _Refused(f"`{key}` in config.json of `{model}` is not a whole number")
+    return value or 0
