@@ -13,9 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from specflow.errors import RuntimeFault
+
+MEMORY = Path("/proc/meminfo")
 
 
 @dataclass(frozen=True)
@@ -41,14 +46,29 @@ class KVPool:
     ) -> None:
         self.slots, self.length = slots, length
         self.shapes = dict(shapes)
-        self.positions = torch.arange(length, device=device)  # [length]
         self._bases: dict[
             int, Tensor
         ] = {}  # heads -> [slots, H, 1]: first flat row of each head of each slot
         self._blocks: dict[tuple[int, int], Tensor] = {}  # (heads, dim) -> [tensors, N, E]
         self._keys: dict[int, Tensor] = {}  # layer -> [N, E]
         self._values: dict[int, Tensor] = {}
-        self._allocate(device, dtype)
+        wanted = self._count(dtype)
+        asked = f"keys and values of {slots} rows of {length} positions take {_gib(wanted)}"
+        way_out = "lower `run.batch_size` or `run.max_length`"
+        free = _available() if torch.device(device).type == "cpu" else None
+        if free is not None and wanted > free:  # zeros are promised first and killed for later
+            raise RuntimeFault(f"{asked} where {_gib(free)} of memory are free; {way_out}")
+        try:
+            self.positions = torch.arange(length, device=device)  # [length]
+            self._allocate(device, dtype)
+        except (RuntimeError, MemoryError, OverflowError) as error:
+            said = " ".join(str(error).split())[:200]
+            raise RuntimeFault(f"{asked} and cannot be allocated ({said}); {way_out}") from error
+
+    def _count(self, dtype: torch.dtype) -> int:
+        """Bytes the pool will take; the trash rows are not worth counting."""
+        widths = (each.heads * (each.key_dim + each.value_dim) for each in self.shapes.values())
+        return sum(widths) * self.slots * self.length * dtype.itemsize + 8 * self.length
 
     def _allocate(self, device: torch.device | str, dtype: torch.dtype) -> None:
         wanted: dict[tuple[int, int], list[tuple[dict[int, Tensor], int]]] = {}
@@ -114,3 +134,16 @@ class KVPool:
         for (heads, _), block in self._blocks.items():
             slots = block[:, :-1].unflatten(1, (self.slots, heads, self.length))
             slots[:, target, :, :length] = slots[:, source, :, :length]
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB" if size < 2**80 else "more than 2**50 GiB"
+
+
+def _available() -> int | None:
+    """Bytes a process can still take, page cache included; None where the system does not say."""
+    if not MEMORY.is_file():
+        return None
+    lines = dict(line.split(":", 1) for line in MEMORY.read_text().splitlines() if ":" in line)
+    said = lines.get("MemAvailable", "").split()
+    return int(said[0]) * 1024 if said else None

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specflow.errors import RuntimeFault
+from specflow.facts import token_ids
 from specflow.models.adapters import INSTEAD, Adapter, adapt, architecture_of
 from specflow.models.attention import Step
 from specflow.models.loading import load_weights
@@ -232,7 +233,11 @@ def hold_against(model: LanguageModel, expected: Tensor) -> None:
 def find_stop_ids(model: PreTrainedModel) -> frozenset[int]:
     """The tokens that end a text, from the generation config or else the model's own."""
     for config in (model.generation_config, model.config.get_text_config()):
-        ids = getattr(config, "eos_token_id", None)
-        if ids is not None:
-            return frozenset([ids] if isinstance(ids, int) else ids)
+        said = getattr(config, "eos_token_id", None)
+        if said is None:
+            continue
+        ids = token_ids(said)
+        if ids is None:
+            raise RuntimeFault("`eos_token_id` of the model is no token id; name another model")
+        return ids
     return frozenset()

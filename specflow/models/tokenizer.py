@@ -6,9 +6,14 @@ Reads `tokenizer.json` itself: the library's classes say the same after seconds 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import resource
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from threading import current_thread, main_thread
+from time import monotonic
 from typing import Any, NoReturn
 
 import tokenizers
@@ -17,17 +22,14 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from specflow import facts
 from specflow.errors import RuntimeFault
+from specflow.models.loading import foreign
 
-SPECIALS = (
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "sep_token",
-    "pad_token",
-    "cls_token",
-    "mask_token",
-)
+LONGEST_RENDER = 10  # seconds a template may run, and
+LARGEST_RENDER = 4_000_000  # characters it may write, and
+RENDER_MEMORY = 512 << 20  # bytes it may take
+PLAIN = "give it plain prompts, or name another model"
 Message = Mapping[str, Any]  # {"role": ..., "content": ...}
 
 
@@ -35,33 +37,32 @@ class Tokenizer:
     """The tokenizer of a model folder."""
 
     def __init__(self, folder: Path) -> None:
-        file = folder / "tokenizer.json"
-        if not file.is_file():
-            raise RuntimeFault(
-                f"`{folder}` has no `tokenizer.json`: save the model with a fast tokenizer"
-            )
-        try:
-            self._tokens = tokenizers.Tokenizer.from_file(str(file))
-        except Exception as error:  # the reader raises nothing narrower
-            raise RuntimeFault(
-                f"`{file}` is not a tokenizer ({error}): download it again"
-            ) from error
-        self._tokens.no_truncation()
-        self._tokens.no_padding()
-        config = _read(folder / "tokenizer_config.json")
-        self._specials = {name: _content(config.get(name)) for name in SPECIALS if config.get(name)}
-        template = _template(folder, config)
+        # What `specflow validate` says of a tokenizer holds here too.
+        problem = facts.ModelFacts(str(folder), folder).tokenizer_problem
+        if problem:
+            raise RuntimeFault(f"{problem.message}; {problem.help}")
+        with foreign(f"`{folder}` does not hold a tokenizer"):
+            self._tokens = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+            self._tokens.no_truncation()
+            self._tokens.no_padding()
+            config = _read(folder / "tokenizer_config.json")
+            self._specials = facts.special_tokens(config)
+            self.vocab_size = int(self._tokens.get_vocab_size(with_added_tokens=True))
+            self.stop_ids = self._find_stop_ids(folder)
+            template = _template(folder, config)
         self._render = None if template is None else compile_template(template)
-        self.vocab_size = int(self._tokens.get_vocab_size(with_added_tokens=True))
-        self.stop_ids = self._find_stop_ids(folder)
 
     def _find_stop_ids(self, folder: Path) -> frozenset[int]:
         ids = set()
         if "eos_token" in self._specials:
             ids.add(self._tokens.token_to_id(self._specials["eos_token"]))
         for name in ("generation_config.json", "config.json"):
-            listed = _read(folder / name).get("eos_token_id")
-            ids.update(listed if isinstance(listed, list) else [listed])
+            listed = facts.token_ids(_read(folder / name).get("eos_token_id"))
+            if listed is None:
+                raise RuntimeFault(
+                    f"`eos_token_id` in {name} of `{folder}` is no token id; download it again"
+                )
+            ids.update(listed)
         return frozenset(each for each in ids if each is not None)
 
     @property
@@ -71,26 +72,76 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Tokens of a text, with those the model wants around it."""
-        return list(self._tokens.encode(text).ids)
+        return self._encode(text, add_special_tokens=True)
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Tokens of a conversation up to where the assistant's answer begins."""
-        return list(self._tokens.encode(self.render_chat(messages), add_special_tokens=False).ids)
+        return self._encode(self.render_chat(messages), add_special_tokens=False)
+
+    def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        with foreign(
+            "the tokenizer refuses this text", "mend its characters, or name another model"
+        ):
+            return list(self._tokens.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def render_chat(self, messages: Sequence[Message]) -> str:
         """A conversation as the model was taught to read it."""
         if self._render is None:
             raise RuntimeFault("the model has no chat template: give it a plain prompt")
-        try:
-            return self._render(
+        with foreign("the chat template refuses these messages", PLAIN), _limits():
+            text = self._render(
                 messages=list(messages), add_generation_prompt=True, **self._specials
             )
-        except (TemplateError, TypeError) as error:
-            raise RuntimeFault(f"the chat template refuses these messages: {error}") from error
+        if len(text) > LARGEST_RENDER:
+            raise RuntimeFault(
+                f"the chat template writes {len(text)} characters, more than {LARGEST_RENDER}; "
+                + PLAIN
+            )
+        return text
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of tokens, special ones left out."""
-        return str(self._tokens.decode(list(ids), skip_special_tokens=True))
+        with foreign("the tokenizer has no text for these tokens"):
+            return str(self._tokens.decode(list(ids), skip_special_tokens=True))
+
+
+@contextmanager
+def _limits() -> Iterator[None]:
+    """What a template may take: memory where the system counts it, and time."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    counted = Path("/proc/self/statm")
+    if counted.is_file():
+        held = int(counted.read_text().split()[0]) * resource.getpagesize()
+        allowed = held + RENDER_MEMORY
+        if soft == resource.RLIM_INFINITY or allowed < soft:
+            resource.setrlimit(resource.RLIMIT_AS, (allowed, hard))
+    try:
+        with _time_limit(LONGEST_RENDER):
+            yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """TimeoutError after some seconds; only the main thread can be interrupted."""
+    if current_thread() is not main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> NoReturn:
+        raise TimeoutError(f"not done after {seconds} seconds")
+
+    began = monotonic()
+    before = signal.signal(signal.SIGALRM, stop)
+    left, every = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before or signal.SIG_DFL)
+        if left:  # a timer that ran before goes on
+            signal.setitimer(signal.ITIMER_REAL, max(left - (monotonic() - began), 0.001), every)
 
 
 class _Generation(Extension):
@@ -111,10 +162,8 @@ def compile_template(source: str) -> Callable[..., str]:
     sandbox.filters["tojson"] = _to_json
     sandbox.globals["raise_exception"] = _raise
     sandbox.globals["strftime_now"] = _now
-    try:
+    with foreign("the chat template does not parse"), _limits():
         return sandbox.from_string(source).render
-    except TemplateError as error:
-        raise RuntimeFault(f"the chat template does not parse: {error}") from error
 
 
 def _raise(message: str) -> NoReturn:
@@ -135,21 +184,13 @@ def _template(folder: Path, config: Mapping[str, Any]) -> str | None:
     if beside.is_file():
         return beside.read_text(encoding="utf-8")
     inside = config.get("chat_template")
-    if isinstance(inside, list):
-        named = {each["name"]: each["template"] for each in inside}
-        inside = named.get("default")
-    return inside if isinstance(inside, str) else None
-
-
-def _content(token: Any) -> str:
-    return str(token["content"] if isinstance(token, Mapping) else token)
+    if not isinstance(inside, list):
+        return inside if isinstance(inside, str) else None
+    named = [each for each in inside if isinstance(each, Mapping) and each.get("name") == "default"]
+    template = named[-1].get("template") if named else None
+    return template if isinstance(template, str) else None
 
 
 def _read(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        return {}
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise RuntimeFault(f"`{file}` is not JSON ({error}): download it again") from None
-    return content if isinstance(content, dict) else {}
+    """A JSON object; empty where there is none, since `facts` has refused what is broken."""
+    return (facts.read_json(file) if file.is_file() else None) or {}

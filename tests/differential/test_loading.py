@@ -29,10 +29,11 @@ from transformers import (
     Starcoder2ForCausalLM,
 )
 
+from specflow import facts
 from specflow.errors import RuntimeFault
 from specflow.models import lm, loading
 from specflow.models.lm import LanguageModel
-from specflow.models.loading import builtin_models, load_weights, open_model
+from specflow.models.loading import load_weights, open_model
 from specflow.models.tokenizer import Tokenizer
 from tests.differential.tiny_models import BASE, build
 
@@ -81,7 +82,7 @@ def test_a_split_folder_loads(folder: Path) -> None:
     assert len(loading.weight_files(open_model(str(folder)))) > 1
     LanguageModel.load(folder, device="cpu", dtype="bfloat16")
     loading.weight_files(folder)[0].unlink()
-    with pytest.raises(RuntimeFault, match="missing though the index names it"):
+    with pytest.raises(RuntimeFault, match="lacks model-00001-of.*, which its index names"):
         open_model(str(folder))
 
 
@@ -117,15 +118,32 @@ def nonsense(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"not a model")
 
 
+def grown(folder: Path) -> None:
+    with (folder / "model.safetensors").open("ab") as file:
+        file.write(b"more")
+
+
+def renamed(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "other.safetensors")
+
+
+def marked(folder: Path) -> None:
+    config = folder / "config.json"
+    config.write_text(config.read_text(), encoding="utf-8-sig")
+
+
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (break_config, "has no `config.json`"),
-        (only_pickle, "only `pytorch_model.bin`, a pickle"),
-        (no_weights, "holds no weights"),
+        (break_config, "has no config.json"),
+        (only_pickle, "as a pickle only"),
+        (no_weights, "has no safetensors file"),
         (cut_off, "bytes where its header says"),
-        (cut_in_header, "cut off in its header"),
-        (nonsense, "not a safetensors file"),
+        (cut_in_header, "cut short in its header"),
+        (nonsense, "is no safetensors file"),
+        (grown, "bytes where its header says"),
+        (renamed, "only other.safetensors"),
+        (marked, "not a JSON object in UTF-8"),
     ],
 )
 def test_a_broken_folder_is_refused(
@@ -181,7 +199,7 @@ def test_a_config_nobody_knows_is_refused(
 
 def test_a_config_that_is_not_json_is_refused(folder: Path) -> None:
     (folder / "config.json").write_text("{")
-    with pytest.raises(RuntimeFault, match="is not JSON"):
+    with pytest.raises(RuntimeFault, match="is not a JSON object"):
         LanguageModel.load(folder, device="cpu", dtype="float32")
 
 
@@ -195,10 +213,10 @@ def test_unknown_dtype_and_device_are_refused(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "says"),
     [
-        ("builtin:pico-lama", "no embedded model is called `builtin:pico-lama`"),
+        ("builtin:pico-lama", "specflow ships no `pico-lama`"),
         ("/nowhere/at/all", "does not exist"),
         ("/nowhere/at/all.gguf", "does not exist"),
-        (__file__, "is a file"),
+        (__file__, "neither a folder nor a GGUF file"),
     ],
 )
 def test_a_path_to_nothing_is_refused(path: str, says: str) -> None:
@@ -209,10 +227,10 @@ def test_a_path_to_nothing_is_refused(path: str, says: str) -> None:
 def test_builtin_names_are_the_folders_that_exist(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "EMBEDDED", folder.parent)
-    assert builtin_models() == {"builtin:pico-llama": folder}
+    monkeypatch.setattr(facts, "PICO", folder.parent)
+    assert facts.builtins() == {"pico-llama": folder}
     assert open_model("builtin:pico-llama") == folder
-    with pytest.raises(RuntimeFault, match="there is `builtin:pico-llama`"):
+    with pytest.raises(RuntimeFault, match="built in are builtin:pico-llama"):
         open_model("builtin:pico-lama")
 
 
@@ -266,7 +284,10 @@ def test_a_gguf_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(loading, "user_cache_path", lambda _: tmp_path / "cache")
     file = tmp_path / "model.gguf"
     file.write_bytes(b"nothing of the kind")
-    with pytest.raises(RuntimeFault, match="cannot be read as GGUF"):
+    with pytest.raises(RuntimeFault, match="does not begin as a GGUF file"):
+        open_model(str(file))
+    file.write_bytes(b"GGUF and nothing of the kind")
+    with pytest.raises(RuntimeFault, match="cannot be read as GGUF: .*; download the model again"):
         open_model(str(file))
     assert not list((tmp_path / "cache" / "gguf").iterdir())
 
@@ -363,7 +384,7 @@ def test_tokenizer_agrees_with_the_library(tmp_path: Path, beside: bool) -> None
 
 
 def test_embedded_tokenizers_agree_with_the_library() -> None:
-    for folder in builtin_models().values():
+    for folder in facts.builtins().values():
         ours, theirs = Tokenizer(folder), AutoTokenizer.from_pretrained(folder)
         assert ours.encode(WORDS) == theirs(WORDS).input_ids
         expected = theirs.apply_chat_template(CHAT, add_generation_prompt=True, tokenize=False)
@@ -384,7 +405,7 @@ def test_a_template_runs_in_a_sandbox(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeFault, match=r"has no `tokenizer\.json`"):
+    with pytest.raises(RuntimeFault, match=r"has no tokenizer\.json"):
         Tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(RuntimeFault, match="is not a tokenizer"):
