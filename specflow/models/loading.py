@@ -45,12 +45,9 @@ def foreign(what: str, way_out: str = OTHER) -> Iterator[None]:
     """One boundary round a reader of foreign text: whatever it raises is a RuntimeFault."""
     try:
         yield
-    except RuntimeFault:
+    except (RuntimeFault, KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
-    except BaseException as error:
-        # A panic of a Rust library comes as a BaseException; a signal has to pass.
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
+    except BaseException as error:  # a panic of a Rust library is no Exception
         raise RuntimeFault(f"{what}: {one_line(error)}; {way_out}") from error
 
 

@@ -122,6 +122,10 @@ def _limits() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
+class _TooLong(BaseException):  # jinja2 folds constants and swallows any Exception
+    """The time is up."""
+
+
 @contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
     """TimeoutError after some seconds; only the main thread can be interrupted."""
@@ -130,13 +134,15 @@ def _time_limit(seconds: float) -> Iterator[None]:
         return
 
     def stop(*_: object) -> NoReturn:
-        raise TimeoutError(f"not done after {seconds} seconds")
+        raise _TooLong
 
     began = monotonic()
     before = signal.signal(signal.SIGALRM, stop)
     left, every = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
+    except _TooLong:
+        raise TimeoutError(f"not done after {seconds} seconds") from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before or signal.SIG_DFL)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
+import signal
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -29,9 +33,9 @@ from transformers import (
     Starcoder2ForCausalLM,
 )
 
-from specflow import facts
+from specflow import facts, pools
 from specflow.errors import RuntimeFault
-from specflow.models import lm, loading
+from specflow.models import lm, loading, tokenizer
 from specflow.models.lm import LanguageModel
 from specflow.models.loading import load_weights, open_model
 from specflow.models.tokenizer import Tokenizer
@@ -82,7 +86,7 @@ def test_a_split_folder_loads(folder: Path) -> None:
     assert len(loading.weight_files(open_model(str(folder)))) > 1
     LanguageModel.load(folder, device="cpu", dtype="bfloat16")
     loading.weight_files(folder)[0].unlink()
-    with pytest.raises(RuntimeFault, match="lacks model-00001-of.*, which its index names"):
+    with pytest.raises(RuntimeFault, match=r"lacks model-00001-of.*, which its index names"):
         open_model(str(folder))
 
 
@@ -287,9 +291,74 @@ def test_a_gguf_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(RuntimeFault, match="does not begin as a GGUF file"):
         open_model(str(file))
     file.write_bytes(b"GGUF and nothing of the kind")
-    with pytest.raises(RuntimeFault, match="cannot be read as GGUF: .*; download the model again"):
+    with pytest.raises(RuntimeFault, match=r"cannot be read as GGUF: .*; download the model again"):
         open_model(str(file))
     assert not list((tmp_path / "cache" / "gguf").iterdir())
+
+
+def test_an_unwritable_cache_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache").write_text("a file where a folder should be")
+    monkeypatch.setattr(loading, "user_cache_path", lambda _: tmp_path / "cache")
+    monkeypatch.setattr(loading.importlib.util, "find_spec", lambda _: True)
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF")
+    with pytest.raises(
+        RuntimeFault, match=r"cannot write to .*; free the folder, or set XDG_CACHE"
+    ):
+        open_model(str(file))
+
+
+def test_what_killed_conversions_left_is_removed(tmp_path: Path) -> None:
+    old, new = tmp_path / ".writing-old", tmp_path / ".writing-new"
+    for each in (old, new):
+        each.mkdir()
+        (each / "model.safetensors").write_bytes(b"half")
+    os.utime(old, (0, 0))
+    loading._sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == [new]
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.float8_e4m3fn])
+def test_weights_that_are_no_floats_are_refused(folder: Path, dtype: torch.dtype) -> None:
+    name = "model.layers.0.mlp.up_proj.weight"
+    edit_weights(folder, lambda w: w.update({name: w[name].to(dtype)}))
+    with pytest.raises(RuntimeFault, match=f"stores `{name}` as .*; use float weights"):
+        load_weights(open_model(str(folder)), device="cpu", dtype="float32")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused(folder: Path, value: float) -> None:
+    edit_weights(folder, lambda w: w["model.norm.weight"].fill_(value))
+    with pytest.raises(RuntimeFault, match=r"`model\.norm\.weight` of .* not finite"):
+        load_weights(folder, device="cpu", dtype="float32")
+
+
+@pytest.mark.parametrize("said", [[[1]], {"a": 1}, "1", [True]])
+def test_odd_stop_ids_are_refused(said: object) -> None:
+    model = build("llama")
+    object.__setattr__(model.generation_config, "eos_token_id", said)
+    with pytest.raises(RuntimeFault, match="is no token id"):
+        lm.find_stop_ids(model)
+
+
+def test_a_reason_has_its_type_and_all_its_lines(folder: Path) -> None:
+    edit_json(folder / "config.json", num_attention_heads="many")
+    with pytest.raises(RuntimeFault, match=r"Error: .*num_attention_heads.*many") as caught:
+        load_weights(folder, device="cpu", dtype="float32")
+    assert str(caught.value).endswith("; download the model again, or name another")
+    assert loading.one_line(KeyError("nope")) == "KeyError: 'nope'"
+    assert loading.one_line(ValueError()) == "ValueError"
+    assert len(loading.one_line(ValueError("x\n" * 500))) <= 220
+
+
+def test_a_signal_passes_the_boundary_and_a_panic_does_not() -> None:
+    panic = type("PanicException", (BaseException,), {})
+    with pytest.raises(RuntimeFault, match="PanicException"), loading.foreign("it"):
+        raise panic
+    with pytest.raises(KeyboardInterrupt), loading.foreign("it"):
+        raise KeyboardInterrupt
 
 
 QWEN3_NEXT = {
@@ -416,3 +485,113 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     assert not plain.has_chat_template
     with pytest.raises(RuntimeFault, match="no chat template"):
         plain.encode_chat(CHAT)
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ("{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}", "RecursionError"),
+        ("{% if 1 %}" * 2000 + "{% endif %}" * 2000, "does not parse: RecursionError"),
+        ("{{ '%1000000000d' % 1 }}", "MemoryError"),
+        ("{{ messages | tojson(indent=99999999) }}", "MemoryError"),
+        ("{{ 'x' * 5000000 }}", "writes 5000000 characters"),
+        ("{% set n = namespace(s=9) %}{% for _ in 'x' * 99 %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+         "MemoryError"),
+        ("{{ messages[9].content.x }}", "UndefinedError"),
+        ("{{ 1 // 0 }}", "ZeroDivisionError"),
+        ("{{ '\\ud800' }}", "refuses this text"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
+        ("{% for _ in range(99999) %}{% for _ in range(99999) %}{% endfor %}{% endfor %}",
+         "TimeoutError: not done after"),
+        ("{{ 9 ** (9 ** 9) }}", "TimeoutError"),  # one call of C, folded as the template compiles
+    ],
+)  # fmt: skip
+def test_a_template_has_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: str, says: str
+) -> None:
+    monkeypatch.setattr(tokenizer, "LONGEST_RENDER", 0.3)
+    write_tokenizer(tmp_path, beside=True)
+    (tmp_path / "chat_template.jinja").write_text(template)
+    before = signal.getsignal(signal.SIGALRM), resource.getrlimit(resource.RLIMIT_AS)
+    with pytest.raises(RuntimeFault, match=says):
+        Tokenizer(tmp_path).encode_chat(CHAT)
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    assert (signal.getsignal(signal.SIGALRM), resource.getrlimit(resource.RLIMIT_AS)) == before
+
+
+def test_a_timer_that_ran_before_goes_on() -> None:
+    def spin() -> None:
+        with tokenizer._time_limit(0.01):
+            while True:
+                pass
+
+    before = signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 60)
+        with pytest.raises(TimeoutError):
+            spin()
+        assert 50 < signal.setitimer(signal.ITIMER_REAL, 0)[0] < 60
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_template_renders_outside_the_main_thread(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, beside=True)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: Tokenizer(tmp_path).render_chat(CHAT)).result()
+
+
+@pytest.mark.parametrize(
+    "said", [5, [1], [{"name": "default"}], [{"name": [1], "template": "x"}], [[]], {"a": 1}]
+)
+def test_a_config_without_a_template_that_is_one(tmp_path: Path, said: object) -> None:
+    write_tokenizer(tmp_path, beside=False)
+    edit_json(tmp_path / "tokenizer_config.json", chat_template=said)
+    assert not Tokenizer(tmp_path).has_chat_template
+
+
+def break_template(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_bytes(b"\xff\xfe")
+
+
+def break_normalizer(folder: Path) -> None:
+    broken = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}  # a panic of the library
+    edit_json(folder / "tokenizer.json", normalizer=broken)
+
+
+def break_stop_ids(folder: Path) -> None:
+    (folder / "config.json").write_text('{"eos_token_id": [[1]]}')
+
+
+@pytest.mark.parametrize("damage", [break_template, break_normalizer, break_stop_ids])
+def test_a_broken_tokenizer_is_refused(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    write_tokenizer(tmp_path, beside=True)
+    damage(tmp_path)
+    with pytest.raises(RuntimeFault, match="; download "):
+        Tokenizer(tmp_path)
+
+
+def test_a_text_the_tokenizer_cannot_take_is_refused(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, beside=True)
+    ours = Tokenizer(tmp_path)
+    for attempt in (lambda: ours.encode("\ud800"), lambda: ours.decode([-1])):
+        with pytest.raises(RuntimeFault, match="the tokenizer"):
+            attempt()
+    words = Tokens(models.WordLevel({"a": 0}, unk_token="[UNK]"))
+    words.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(RuntimeFault, match="refuses this text"):
+        Tokenizer(tmp_path).encode("b")
+
+
+def test_a_pool_larger_than_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = {0: pools.LayerShape(1, 64, 64)}
+    for length in (2**33, 2**60, 2**70):
+        with pytest.raises(RuntimeFault, match=r"GiB.*; lower `run\.batch_size` or `run\.max_"):
+            pools.KVPool(64, length, shapes)
+    with pytest.raises(
+        RuntimeFault, match=r"take 4097\.0 GiB where \d+\.\d GiB of memory are free"
+    ):
+        pools.KVPool(64, 2**27, shapes)
+    monkeypatch.setattr(pools, "MEMORY", Path("/nowhere"))
+    with pytest.raises(RuntimeFault, match="and cannot be allocated"):
+        pools.KVPool(64, 2**45, shapes)

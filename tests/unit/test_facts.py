@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import struct
 from pathlib import Path
+from time import perf_counter
+from typing import Any
 
 import pytest
 
@@ -107,3 +110,143 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
     assert codes(tmp_path / "y.safetensors") == ["SF063"]
     assert codes(tmp_path / "none") == ["SF061"]
     assert codes(tmp_path) == ["SF063"]
+
+
+def edit(file: Path, **changes: object) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def write_weights(file: Path, header: dict[str, Any], size: int) -> None:
+    text = json.dumps(header).encode()
+    file.write_bytes(struct.pack("<Q", len(text)) + text + bytes(size))
+
+
+def weight(dtype: str = "F32", shape: object = (2,), offsets: object = (0, 8)) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("config.json", {"vocab_size": "many"}),
+        ("config.json", {"vocab_size": True}),
+        ("config.json", {"vocab_size": 2048.0}),
+        ("config.json", {"vocab_size": [1]}),
+        ("config.json", {"vocab_size": 10**400}),
+        ("config.json", {"max_position_embeddings": {}}),
+        ("config.json", {"eos_token_id": [[1]]}),
+        ("generation_config.json", {"eos_token_id": {"a": 1}}),
+        ("generation_config.json", {"eos_token_id": "1"}),
+        ("tokenizer.json", {"added_tokens": 5}),
+        ("tokenizer.json", {"added_tokens": None}),
+        ("tokenizer.json", {"added_tokens": [{"id": [1], "content": "x"}]}),
+        ("tokenizer.json", {"added_tokens": [{"id": 1, "content": [1]}]}),
+        ("tokenizer.json", {"model": {"vocab": [1, [2]]}}),
+        ("tokenizer.json", {"model": {"vocab": {"a": -1}}}),
+        ("tokenizer.json", {"model": 5}),
+        ("tokenizer_config.json", {"eos_token": {"x": 1}}),
+        ("tokenizer_config.json", {"eos_token": "\ud800"}),
+        ("tokenizer_config.json", {"bos_token": [5]}),
+    ],
+)
+def test_a_file_of_odd_shapes(folder: Path, name: str, changes: dict[str, object]) -> None:
+    edit(folder / name, **changes)
+    assert codes(folder) == ["SF063"]
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
+)
+@pytest.mark.parametrize("content", [b"[" * 50_000, b"\xff", b"\xef\xbb\xbf{}", b"5"])
+def test_a_file_that_is_no_object(folder: Path, name: str, content: bytes) -> None:
+    (folder / name).write_bytes(content)
+    assert codes(folder) == ["SF063"]
+
+
+@pytest.mark.parametrize(
+    "listed", [None, 5, [], {}, {"a": 5}, {"a": ["x"]}, {"a": "../x"}, {"a": ""}, {"a": "x\0"}]
+)
+def test_an_index_that_lists_no_files(folder: Path, listed: object) -> None:
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}))
+    assert codes(folder) == ["SF063"]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"a": weight(offsets=("0", "8"))},
+        {"a": weight(offsets=(0, 8, 8))},
+        {"a": weight(offsets=5)},
+        {"a": weight(offsets=(8, 0))},
+        {"a": weight(shape=[3])},
+        {"a": weight(shape=[-1, -2])},
+        {"a": weight(dtype=[1])},  # type: ignore[arg-type]
+        {"a": weight(shape=[1], offsets=(4, 8))},
+        {"a": weight(), "b": weight()},
+        {"a": {}},
+        {"a": 5},
+        {"a": weight(), "__metadata__": {"format": 5}},
+        {"a": weight(), "__metadata__": 5},
+    ],
+)
+def test_a_header_that_does_not_hold(folder: Path, header: dict[str, Any]) -> None:
+    write_weights(folder / "model.safetensors", header, 8)
+    assert codes(folder) == ["SF063"]
+
+
+def test_weights_longer_than_their_header(folder: Path) -> None:
+    with (folder / "model.safetensors").open("ab") as file:
+        file.write(b"x")
+    assert codes(folder) == ["SF063"]
+
+
+def test_weights_under_another_name(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "other.safetensors")
+    problem = read(str(folder)).problem
+    assert problem is not None
+    assert "only other.safetensors" in problem.message
+
+
+def test_weights_that_are_no_floats_may_be_validated(folder: Path) -> None:
+    header = {"a": weight(), "b": weight("F8_E4M3", [4], (8, 12))}
+    write_weights(folder / "model.safetensors", header, 12)
+    assert read(str(folder)).no_float == ("b", "F8_E4M3")
+    assert codes(folder) == []
+
+
+def test_only_a_target_needs_a_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    assert codes(folder) == ["SF063"]
+    assert codes("builtin:pico-llama", folder) == []
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+@pytest.mark.parametrize("kind", ["fifo", "loop", "folder"])
+def test_a_name_that_is_no_file(folder: Path, name: str, kind: str) -> None:
+    (folder / name).unlink()
+    if kind == "fifo":
+        os.mkfifo(folder / name)  # would wait for ever where it is opened
+    elif kind == "loop":
+        (folder / name).symlink_to(name)
+    else:
+        (folder / name).mkdir()
+    assert codes(folder) == ["SF063"]
+
+
+def test_a_path_that_is_no_path(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.gguf")
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("x" * 5000, "a\0b", "\ud800", "~nobody_of_this_name/x", "", "builtin:\0"):
+        assert name == "" or read(name).problem is not None
+    assert read(str(tmp_path / "x.gguf")).problem is not None
+    assert read(str(tmp_path / "loop")).problem is not None
+
+
+def test_facts_are_read_quickly() -> None:
+    def spent() -> float:
+        began = perf_counter()
+        facts = read("builtin:pico-llama")
+        assert facts.tokenizer_problem is None
+        return perf_counter() - began
+
+    assert min(spent() for _ in range(5)) < 0.010
