@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from specflow.interrupts import listen
+from specflow.interrupts import listen, rest
 
 
 def start() -> int:
@@ -17,6 +17,8 @@ def start() -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
         return 1
+    finally:
+        rest()
 
 
 if __name__ == "__main__":

@@ -5,14 +5,20 @@ from __future__ import annotations
 import signal
 from types import FrameType
 
+_POLITE = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _SEEN: list[int] = []
 
 
 def listen() -> None:
     """Let Ctrl-C, and the signals that end a process politely, raise KeyboardInterrupt."""
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), _interrupt)
+    for name in _POLITE:
+        signal.signal(getattr(signal, name), _interrupt)
+
+
+def rest() -> None:
+    """Let the interpreter end in peace: a signal from here on changes nothing."""
+    for name in _POLITE:
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
 def seen() -> bool:

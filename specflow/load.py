@@ -20,7 +20,7 @@ COMMAND_LINE = "<command line>"
 # Keys that speak of the recipe as a whole; they are fields of `Recipe`, not of `written`.
 HEADER = ("recipe", "extends", "allow")
 
-LONGEST_NAME = 100
+LONGEST_NAME = 60  # characters; it stands in the first line of the generated module
 DEEPEST = 50  # levels of an override's path, as of a file's blocks
 
 _ODD = re.compile(r"[^\w./-]")
@@ -336,7 +336,8 @@ def _check_characters(root: Node) -> list[Diagnostic]:
         texts += [node.value] if isinstance(node.value, str) else []
         if any(_UNHOLDABLE.search(text) for text in texts):
             message = f"`{'.'.join(path)}` holds half of a character, or NUL"
-            found.append(finding("SF002", message, Label(node.place.value)))
+            help_ = "write text that a file can hold"
+            found.append(finding("SF002", message, Label(node.place.value), help=help_))
     return found
 
 

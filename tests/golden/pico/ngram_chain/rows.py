@@ -1,7 +1,7 @@
-"""pico/ngram_chain: the row ops of a step, fused; one program a request.
+"""pico/ngram_chain: the row ops of a step, fused.
 
-Generated beside step.py, whose functions of the same names say the same in torch. Every value
-below stays in registers: a request's row is a vector of BLOCK lanes.
+Generated beside step.py, whose functions of the same names say the same in torch. One program a
+request; every value below stays in registers, a request's row as a vector of BLOCK lanes.
 """
 
 from __future__ import annotations

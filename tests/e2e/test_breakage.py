@@ -1,0 +1,212 @@
+"""What a hostile or unlucky user does: nothing ends in a traceback, nothing finished is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.e2e.test_cli import specflow
+
+TEXT = "target: {model: builtin:pico-llama}\ndraft: {algorithm: NGRAM, min_match: 2}\n"
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    """A recipe of one's own."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(TEXT)
+    return file
+
+
+def test_out_that_holds_a_run_is_kept(recipe: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ("run", str(recipe), "--no-baseline", "--out", str(out), "sampling.max_new_tokens=4")
+    assert specflow(*words, "--prompt", "import os").returncode == 0
+    kept = (out / "completions.jsonl").read_text()
+    again = specflow(*words, "--prompt", "import sys")
+    assert again.returncode == 2
+    assert "--overwrite" in again.stderr
+    assert (out / "completions.jsonl").read_text() == kept
+    assert specflow(*words, "--prompt", "class A:\n", "--overwrite").returncode == 0
+    assert (out / "completions.jsonl").read_text() != kept
+
+
+def test_a_full_disk_keeps_whole_lines(recipe: Path, tmp_path: Path) -> None:
+    """A limit on file size stands for the disk: the line that does not fit is taken back."""
+    prompts = tmp_path / "p.jsonl"
+    lines = [json.dumps({"id": str(i), "prompt": "import os\n"}) for i in range(40)]
+    prompts.write_text("\n".join(lines))
+    out = tmp_path / "out"
+    limit = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000)); "
+    program = limit + "from specflow.cli import main; sys.exit(main(sys.argv[1:]))"
+    words = ("run", str(recipe), "--prompts", str(prompts), "--out", str(out), "--no-baseline")
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words, "sampling.max_new_tokens=60"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    kept = (out / "completions.jsonl").read_text().splitlines()
+    assert 2 <= len([json.loads(line) for line in kept]) < 40
+    assert json.loads((out / "report.json").read_text())["cut_short"]
+    assert "cannot be written" in done.stdout
+
+
+@pytest.mark.parametrize("name", ['a\nopen("pwn","w")#', 'q"""q', "a\\b", "\u2028x"])
+def test_no_name_reaches_generated_code(name: str, tmp_path: Path) -> None:
+    file = tmp_path / f"{name}.yaml"
+    file.write_text(TEXT)
+    words = ("--prompt", "x", "--no-baseline", "sampling.max_new_tokens=2")
+    done = specflow("run", str(file), *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not (tmp_path / "pwn").exists()
+    named = tmp_path / "named.yaml"
+    named.write_text(f"recipe: {json.dumps(name)}\n" + TEXT)
+    assert specflow("validate", str(named)).returncode == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "pico/plain", "--prompt", "x", "run.device=cuda"),
+        ("run", "pico/plain", "--prompt", "x", "--out", "/dev/null/x"),
+        ("run", "pico/plain", "--prompt", " "),
+        ("run", "pico/plain", "--prompt", "x", "draft.odd=1"),
+        ("explain", "pico/plain", "no.field"),
+        ("validate", "/dev/null"),
+    ],
+)
+def test_failures_are_json_where_json_is_asked(words: tuple[str, ...]) -> None:
+    done = specflow(*words, "--format", "json")
+    assert done.returncode in (1, 2)
+    found = json.loads(done.stdout)
+    assert found
+    assert all(f["code"].startswith("SF") and f["message"] for f in found)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("after", [0.5, 1.5, 3.0])
+def test_an_early_signal_is_one_word(after: float, sent: signal.Signals) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "specflow", "run", "pico/plain"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    time.sleep(after)
+    process.send_signal(sent)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "Traceback" not in stderr
+
+
+@pytest.mark.parametrize(
+    "words", ["validate pico/ngram >&-", "recipes > /dev/full", "recipes | true", "explain x 2>&-"]
+)
+def test_closed_and_full_streams(words: str) -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m specflow {words}",
+        shell=True,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+def test_a_narrow_stream() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "specflow", "explain", "pico/ngram"],
+        cwd=ROOT,
+        capture_output=True,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        check=False,
+    )
+    assert done.returncode == 0
+
+
+def test_a_bug_is_told_as_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from specflow.cli import main, validate
+
+    monkeypatch.setattr(validate, "read", lambda *_: 1 / 0)
+    assert main(["validate", "pico/ngram"]) == 1
+    said = capsys.readouterr().err
+    assert "SF090" in said
+    assert "ZeroDivisionError" in said
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "target.model=~nouser/x",
+        'run.prompts="a\\0b"',
+        'sampling.stop=["\\ud800"]',
+        "sampling.stop=['']",
+        "draft.breadth=[1,99999999999999999999]",
+        "draft.breadth=[1]",
+        "run." + "a." * 2000 + "a=1",
+        "run.max_length=99999999999999999999999",
+        "draft.algorithm=NONE",
+    ],
+)
+def test_odd_values_are_findings(override: str, recipe: Path) -> None:
+    done = specflow("validate", str(recipe), override)
+    assert done.returncode in (1, 2), done.stdout
+    assert "SF09" not in done.stdout
+    assert "= help:" in done.stdout
+
+
+def test_what_is_no_file_does_not_hang(recipe: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.yaml"
+    os.mkfifo(pipe)
+    assert specflow("validate", str(pipe), timeout=20).returncode == 2
+    assert specflow("run", str(recipe), "--prompts", str(pipe), timeout=20).returncode == 2
+    assert specflow("run", str(recipe), "--prompts", "/dev/zero", timeout=20).returncode == 2
+
+
+def test_a_file_that_specflow_did_not_make_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "pico" / "ngram" / "step.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("mine\n")
+    for manifest in (None, "{}", '{"files":{},"made":5}', '{"files":{},"made":[]}', "["):
+        if manifest is not None:
+            (file.parent / "made.json").write_text(manifest)
+        done = specflow("compile", "pico/ngram", "-o", str(tmp_path))
+        assert done.returncode == 1
+        assert "--force" in done.stderr
+        assert file.read_text() == "mine\n"
+
+
+def test_two_recipes_of_one_name_do_not_share_a_module(tmp_path: Path) -> None:
+    """Steps are kept by what they are made of, so runs at once never load each other's."""
+    from specflow.codegen import emit
+    from specflow.load import load
+    from specflow.lower import lower
+    from specflow.packs import find
+    from specflow.resolve import resolve
+
+    def module(width: int):
+        resolved = resolve(load(find("pico/ngram"), [f"verify.num_draft_tokens={width}"]))
+        return emit(lower(resolved), resolved)
+
+    first, second = module(6), module(7)
+    assert first.fingerprint != second.fingerprint
+    assert second.load(tmp_path).NUM_DRAFT_TOKENS == 7
+    assert first.load(tmp_path).NUM_DRAFT_TOKENS == 6
+    assert second.load(tmp_path).NUM_DRAFT_TOKENS == 7
