@@ -2,7 +2,7 @@
 PYTHON ?= python
 export OMP_WAIT_POLICY = PASSIVE
 
-.PHONY: help check lint types layers recipes test slow gpu golden rules format
+.PHONY: help check lint types layers recipes test slow gpu golden map rules format
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */\1\t/' | expand -t 12
@@ -35,6 +35,9 @@ gpu:  ## the tests that need a CUDA device
 golden:  ## rewrite golden files and diagnostics pages; read the diff
 	$(PYTHON) -m pytest -q tests/golden tests/diagnostics --update-golden
 	git diff --stat -- tests
+
+map:  ## rewrite the map of the house in README.md
+	$(PYTHON) docs/make_map.py
 
 rules:  ## list every rule
 	$(PYTHON) -m specflow rules

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
-from specflow.interrupts import listen, rest
+from specflow.interrupts import listen, rest, seen
 
 
 def start() -> int:
     """Run the command line; the exit code."""
+    code = 1
     try:
         listen()
         from specflow.cli import main
 
-        return main()
+        code = main()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
-        return 1
     finally:
         rest()
+    if seen():
+        # CPython kills itself by SIGINT at its end, though the interrupt was dealt with, when it
+        # came while an extension module ran Python code of its own.
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)
+    return code
 
 
 if __name__ == "__main__":
