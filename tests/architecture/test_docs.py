@@ -40,7 +40,7 @@ def test_a_recipe_opens_with_what_it_is_and_how_to_run_it(path) -> None:
 
 
 def test_the_readme_calls_what_exists() -> None:
-    blocks = re.findall(r"^```\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    blocks = (ROOT / "README.md").read_text().split("```")[1::2]
     called = commands("\n".join(blocks))
     assert len(called) > 8
     for words in called:
