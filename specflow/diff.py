@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from specflow.constraints.accept import acceptance, lossy
 from specflow.explain import columns, spelled
 from specflow.provenance import Entry
 from specflow.recipe import ResolvedRecipe
-from specflow.stages import ACCEPTS, DRAFTS, VERIFIES
+from specflow.stages import DRAFTS, VERIFIES
 
 AXES = ("draft.signal", "draft.guess", "verify.shape", "commit.draft_state")
 
@@ -92,7 +93,7 @@ def _step(a: ResolvedRecipe, b: ResolvedRecipe) -> list[str]:
         )
         yield "draft", draft.cost(r.draft)
         yield "verify", verify.doc.format(W=width, K=width - 1)
-        yield "accept", ACCEPTS[r["verify.accept"]].doc
+        yield "accept", acceptance(r)
 
     rows = []
     for (name, before), (_, after) in zip(costs(a), costs(b), strict=True):
@@ -108,11 +109,12 @@ def _output(a: ResolvedRecipe, b: ResolvedRecipe) -> str:
     if (a.run.dtype, a.target.model) != (b.run.dtype, b.target.model):
         return "another target or dtype"
     if a.sampling != b.sampling:
-        return "drawn or ended in another way"
+        return "other settings of sampling: see the fields"
     if a.sampling.temperature == 0:
         return "the same tokens (greedy on both sides)"
-    lossy = any(r[f"verify.{t}"] < 1 for r in (a, b) for t in ("threshold_single", "threshold_acc"))
-    return "another law (a threshold below 1)" if lossy else "the same law (lossless on both sides)"
+    if lossy(a) or lossy(b):
+        return "another law (a threshold below 1)"
+    return "the same law (lossless on both sides)"
 
 
 def as_json(a: ResolvedRecipe, b: ResolvedRecipe) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from specflow import lossless
 from specflow import prompts as prompt_files
 from specflow.capture import buffers, capture
 from specflow.codegen import emit
+from specflow.constraints.accept import lossy
 from specflow.diagnostics import Diagnostic
 from specflow.errors import RuntimeFault
 from specflow.lower import lower
@@ -114,13 +115,13 @@ def execute(
     report = Report(
         recipe=dump(resolved),
         environment=environment(resolved),
-        prompts={"count": len(requests), "sha256": prompts.sha256},
+        prompts={"count": len(requests), "refused": len(findings), "sha256": prompts.sha256},
         counted=[counted(c) for c in done.completions],
         timed=done.timed,
         chain=resolved.axes.shape == "chain",
         width=resolved["verify.num_draft_tokens"],
         cut_short=bool(done.stopped),
-        notes=[f"{f.name}: {f.message}" for f in resolved.findings],
+        notes=notes_of(resolved, len(findings)),
     )
     stopped = done.stopped
     drafts = resolved.axes.guess != "none"
@@ -133,6 +134,16 @@ def execute(
     if stopped:
         report.notes.append(stopped)
     return Outcome(report, tuple(findings), tuple(done.completions), stopped)
+
+
+def notes_of(recipe: ResolvedRecipe, refused: int) -> list[str]:
+    """What a reader of the report has to know; what a recipe allows is told all the same."""
+    notes = [f"{f.name}: {f.message}" for f in recipe.findings]
+    if lossy(recipe) and not any("favours" in note for note in notes):
+        notes.append("a threshold below 1 favours guesses: the output is not the target's")
+    if refused:
+        notes.append(f"{refused} prompts were refused and did not run")
+    return notes
 
 
 def measure_plain(
@@ -161,13 +172,16 @@ def compare(report: Report, done: Run, base: Run, wanted: Wanted) -> None:
         }
     if wanted.check_lossless:
         plain = {c.request.id: c.tokens for c in base.completions}
+        greedy = [c for c in done.completions if c.request.draws.temperature == 0]
         found = [
             lossless.explain(
                 c.request.id, c.request.tokens, c.tokens, plain[c.request.id], done.session.target
             )
-            for c in done.completions
+            for c in greedy
         ]
-        report.lossless = lossless.verdict([d for d in found if d is not None], len(found))
+        differences = [d for d in found if d is not None]
+        drawn = len(done.completions) - len(greedy)
+        report.lossless = lossless.verdict(differences, len(greedy), drawn)
 
 
 def encode(
@@ -224,8 +238,8 @@ def unmet_settings(prompt: prompt_files.Prompt, recipe: ResolvedRecipe) -> tuple
     cuts = own.get("top_k", 0) > 0 or own.get("top_p", 1) < 1 or own.get("min_p", 0) > 0
     if cuts and not recipe.sampling.cuts:
         return (
-            "cuts its law, and the recipe's step keeps laws whole",
-            "write a `top_k`, `top_p` or `min_p` under `sampling:` in the recipe",
+            "asks for `top_k`, `top_p` or `min_p`, and the recipe's step was made without them",
+            "write one of them under `sampling:` in the recipe",
         )
     return None
 

@@ -13,11 +13,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from specflow.gguf_header import read_header
+
 BUILTIN = "builtin:"
 PICO = Path(__file__).parent / "models" / "pico"
 LARGEST_JSON = 64_000_000  # bytes; a tokenizer of 256k tokens is about 30 MB
 LARGEST_HEADER = 100_000_000  # bytes; the format's own limit
 LARGEST_ID = 2**31
+MOSTLY = 0.98  # share of tokens that a GGUF and a folder of one model agree on
 FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}  # bytes of the dtypes that are loaded
 AGAIN = "download it again"
 SPECIALS = (
@@ -47,6 +50,7 @@ class ModelFacts:
 
     weights    the safetensors files, each of them whole
     no_float   name and dtype of the first weight that is not stored as a float
+    tokens     a GGUF file's map of tokens to ids; a folder's is read when it is asked for
     """
 
     model: str
@@ -57,6 +61,7 @@ class ModelFacts:
     max_positions: int = 0
     weights: tuple[Path, ...] = ()
     no_float: tuple[str, str] | None = None
+    tokens: Mapping[str, int] | None = None
 
     @property
     def tokenizer_size(self) -> int:
@@ -72,14 +77,21 @@ class ModelFacts:
     def _tokenizer(self) -> tuple[dict[str, int], Problem | None]:
         folder = self.folder
         if folder is None:
-            return {}, None
+            return dict(self.tokens or {}), None
         nothing: dict[str, int] = {}
         return _guarded(self.model, lambda: _vocabulary(self.model, folder), nothing)
 
     def speaks_like(self, other: ModelFacts) -> bool:
         """Whether both tokenizers map the same tokens to the same ids, as far as is known."""
         mine, theirs = self._tokenizer[0], other._tokenizer[0]
-        return self.folder == other.folder or not mine or not theirs or mine == theirs
+        if self.model == other.model or not mine or not theirs:
+            return True
+        # Some formats write a model's own special tokens in other words; most tokens decide.
+        shared = mine.keys() & theirs.keys()
+        same = sum(mine[token] == theirs[token] for token in shared)
+        if self.tokens is None and other.tokens is None:
+            return mine == theirs
+        return same >= MOSTLY * max(len(mine), len(theirs))
 
 
 @dataclass(frozen=True)
@@ -143,13 +155,7 @@ def _named(model: str) -> ModelFacts:
     if path.is_dir():
         return _folder(model, path)
     if path.suffix == ".gguf" and path.is_file():
-        with path.open("rb") as file:
-            if file.read(4) != b"GGUF":
-                raise _Refused(
-                    f"`{model}` does not begin as a GGUF file",
-                    "download it again, or name another file",
-                )
-        return ModelFacts(model)  # its facts are known once it is converted (models/loading.py)
+        return _gguf(model, path)
     if path.exists():
         raise _Refused(
             f"`{model}` is neither a folder nor a GGUF file",
@@ -159,6 +165,23 @@ def _named(model: str) -> ModelFacts:
         f"`{model}` does not exist",
         "name a checkpoint folder, a .gguf file, or builtin:NAME",
         "missing",
+    )
+
+
+def _gguf(model: str, path: Path) -> ModelFacts:
+    """The facts of a GGUF file, from its header."""
+    try:
+        header = read_header(path)
+    except ValueError as error:
+        raise _Refused(f"`{model}` cannot be read: {error}") from error
+    size = path.stat().st_size
+    if size < header.needed:
+        raise _Refused(f"`{model}` is cut short: {size} of {header.needed} bytes")
+    return ModelFacts(
+        model,
+        vocab_size=len(header.tokens),
+        max_positions=header.context,
+        tokens={token: at for at, token in enumerate(header.tokens)},
     )
 
 

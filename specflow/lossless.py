@@ -95,12 +95,13 @@ def _rescore(
     return narrow, [whole, at_end]
 
 
-def verdict(differences: Sequence[Difference], compared: int) -> dict[str, Any]:
-    """The report's word on it: identical, or how many differ and why."""
+def verdict(differences: Sequence[Difference], compared: int, drawn: int = 0) -> dict[str, Any]:
+    """The report's word on it: identical, or how many differ and why; drawn ones are not compared."""
     bad = [d for d in differences if d.kind == "algorithm"]
     word = "yes" if not differences else ("no" if bad else "but for rounding")
+    said = f"{word}: {compared - len(differences)} of {compared} completions identical"
     return {
-        "verdict": f"{word}: {compared - len(differences)} of {compared} completions identical",
+        "verdict": said + (f", {drawn} drawn and not compared" if drawn else ""),
         "compared": compared,
         "identical": compared - len(differences),
         "failed": bool(bad),

@@ -106,7 +106,12 @@ def _speculate(
     name = suffix.removeprefix("_") or verify.name
     positions = b.constants["NUM_DRAFT_TOKENS" if guess.w == "W" else NARROW]
     phases = (*guess.phases, f"verify{suffix}", f"commit{suffix}")
-    b.variant(name, *phases, width=int(positions.value), doc="guesses are verified")
+    b.variant(
+        name,
+        *phases,
+        width=int(positions.value),
+        doc=f"{'a few' if guess.w == 'w' else 'all'} guesses are verified",
+    )
 
 
 def _narrow(guess: Guess, b: Builder) -> Guess:

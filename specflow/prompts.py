@@ -57,7 +57,9 @@ Write the line as JSON: text in double quotes, line breaks as `\\n`.
 A misspelt key would be a prompt that silently never runs, or runs without its limit.
 
 ## Fix
-Known keys are `id`, `prompt`, `messages` and `max_new_tokens`.
+Known keys are `id`, `prompt`, `messages`, `max_new_tokens`, `temperature`, `top_k`, `top_p`,
+`min_p` and `seed`. A temperature of a prompt's own needs a recipe whose `verify.accept` draws; cuts
+of its own need a `top_k`, `top_p` or `min_p` in the recipe: the step is made with them or without.
 """,
     ),
     "SF103": (

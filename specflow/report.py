@@ -72,7 +72,7 @@ class Report:
             "draft_accept_rate": _ratio(accepted, drafted),
             "accept_histogram": [lens.count(n) for n in range(1, self.width + 1)],
         }
-        if self.chain:
+        if self.chain and self.width > 1:
             out |= _by_position(self.counted, self.width - 1)
         other = max(0.0, self.timed.total - sum(self.timed.phases.values()))
         out["seconds"] = {**self.timed.phases, "other": other, "total": self.timed.total}
@@ -153,18 +153,13 @@ def table(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """The report as rows of (what, figure, how it is made)."""
     totals, seconds = report["totals"], report["seconds"]
     gained = f"({totals['accepted']} accepted + {totals['verifies']} verifies)"
-    rows = [
-        (
-            "accept length",
-            f"{report['accept_length']:.3f}",
-            f"{gained} / {totals['verifies']}",
-        ),
-        (
-            "draft accept rate",
-            f"{report['draft_accept_rate']:.3f}",
-            f"{totals['accepted']} accepted / {totals['drafted']} drafted",
-        ),
-    ]
+    rows = []
+    if totals["verifies"]:
+        length = f"{report['accept_length']:.3f}"
+        rows.append(("accept length", length, f"{gained} / {totals['verifies']}"))
+    if totals["drafted"]:
+        how = f"{totals['accepted']} accepted / {totals['drafted']} drafted"
+        rows.append(("draft accept rate", f"{report['draft_accept_rate']:.3f}", how))
     if "accept_rate_at" in report:
         rows.append(
             (
@@ -174,12 +169,10 @@ def table(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
             )
         )
     spread = report["per_prompt"]
+    if totals["drafted"]:
+        said = f"{spread['min']:.2f} .. {spread['median']:.2f} .. {spread['max']:.2f}"
+        rows.append(("accept length, prompts", said, "lowest, median, highest of a prompt"))
     rows += [
-        (
-            "accept length, prompts",
-            f"{spread['min']:.2f} .. {spread['median']:.2f} .. {spread['max']:.2f}",
-            "lowest, median, highest of a prompt",
-        ),
         (
             "speed",
             f"{report['tok_s']:.1f} tok/s",

@@ -387,9 +387,7 @@ def _kind(value: Any) -> str:
 
 def _wanted(said: str) -> str:
     """Pydantic's sentence as the end of ours."""
-    return said.replace("Input should be", "expected").replace(
-        "Extra inputs are", "extra inputs are"
-    )
+    return said.replace("Input should be", "expected").replace("a valid tuple", "a list")
 
 
 def _whose(block: str, fields: type[Fields]) -> str:

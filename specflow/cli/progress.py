@@ -73,7 +73,8 @@ class Progress:
             out.print()
         made = report["recipe"]
         out.print(
-            f"[bold]{escape(made['recipe'])}[/bold]  {report['prompts']['count']} prompts, "
+            f"[bold]{escape(made['recipe'])}[/bold]  {report['prompts']['count']} "
+            f"{'prompt' if report['prompts']['count'] == 1 else 'prompts'}, "
             f"{report['totals']['completion_tokens']} tokens, {made['run']['dtype']} on "
             f"{report['environment']['device']}, batch {made['run']['batch_size']}"
         )

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         temperature = f"{resolved.sampling.temperature:g}"
         raise UsageError(
             f"`--check-lossless` compares tokens, and at temperature {temperature} they are drawn",
-            "add `sampling.temperature=0`; laws are what tests/differential/test_sample.py proves",
+            "add `sampling.temperature=0`; that laws are kept is proven by the project's tests",
         )
     prompts = _prompts(args, recipe, resolved)
     if not prompts.items:

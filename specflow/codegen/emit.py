@@ -17,12 +17,13 @@ from specflow.codegen.cache import StepModule
 from specflow.codegen.layout import INDENT, page, prose
 from specflow.codegen.rows import kernels
 from specflow.codegen.spell import MODELS, operand, shape_of, spell
+from specflow.constraints.accept import acceptance
 from specflow.errors import CompileError
 from specflow.graph import Buffer, Constant, Fused, Op, Phase, StepGraph, Value, Variant
 from specflow.graph.ir import leaves, reads
 from specflow.graph.ops import OPS
 from specflow.recipe import ResolvedRecipe
-from specflow.stages import ACCEPTS, COMMITS, DRAFTS, VERIFIES
+from specflow.stages import COMMITS, DRAFTS, VERIFIES
 
 HERE = Path(__file__).parent
 DTYPES = {"int64": "torch.int64", "bool": "torch.bool", "float": "torch.float32"}
@@ -204,7 +205,7 @@ def _head(graph: StepGraph, recipe: ResolvedRecipe, made: Mapping[str, str]) -> 
         lines += prose(text, f"{INDENT}{axis:12} {value:15} ", " " * 33)
     lines.append("")
     lines += prose(f"Cost of a step: {_cost(graph, recipe)}.")
-    return lines + prose(f"Shapes: {_legend(recipe)}.")
+    return lines + prose(f"Shapes: {_legend(graph, recipe)}.")
 
 
 def _axes(graph: StepGraph, recipe: ResolvedRecipe) -> list[tuple[str, str, str]]:
@@ -216,9 +217,10 @@ def _axes(graph: StepGraph, recipe: ResolvedRecipe) -> list[tuple[str, str, str]
     )
     width = recipe["verify.num_draft_tokens"]
     shape = "the bonus token alone" if width == 1 else verify.doc.format(W=width, K=width - 1)
-    accept = ACCEPTS[recipe["verify.accept"]].doc
-    if len(graph.variants) > 1:
-        shape += "; one position where nothing matches"
+    accept = acceptance(recipe)
+    fewer = [str(v.width) for v in graph.variants[1:]]
+    if fewer:
+        shape += f", {' or '.join(fewer)} where little or nothing matches"
     return [
         ("signal", recipe.axes.signal, draft.doc),
         ("guess", recipe.axes.guess, draft.cost(recipe.draft)),
@@ -230,14 +232,16 @@ def _axes(graph: StepGraph, recipe: ResolvedRecipe) -> list[tuple[str, str, str]
 def _cost(graph: StepGraph, recipe: ResolvedRecipe) -> str:
     draft = DRAFTS[recipe.stages[0]].cost(recipe.draft)
     width = recipe["verify.num_draft_tokens"]
-    single = " or 1" if len(graph.variants) > 1 else ""
-    return f"{draft}, 1 target forward of {width}{single} position{'s' if width > 1 else ''}"
+    widths = " or ".join(str(v.width) for v in graph.variants)
+    return f"{draft}, 1 target forward of {widths} position{'s' if width > 1 else ''}"
 
 
-def _legend(recipe: ResolvedRecipe) -> str:
+def _legend(graph: StepGraph, recipe: ResolvedRecipe) -> str:
     width = recipe["verify.num_draft_tokens"]
     guesses = f"K = {width - 1} guesses, " if width > 1 else ""
-    return f"B requests, {guesses}W = {width} verified positions, V target vocabulary"
+    few = next((v.width for v in graph.variants if 1 < v.width < width), 0)
+    narrow = f"k = {few - 1} and w = {few} in a narrow step, " if few else ""
+    return f"B requests, {guesses}W = {width} verified positions, {narrow}V target vocabulary"
 
 
 @cache

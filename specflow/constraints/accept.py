@@ -9,14 +9,24 @@ from specflow.rules import Finding, rule
 from specflow.stages import ACCEPTS, DRAFTS
 
 
+def lossy(recipe: ResolvedRecipe) -> bool:
+    """Whether a threshold lets guesses through that the target's law would not."""
+    return bool(recipe["verify.threshold_single"] < 1 or recipe["verify.threshold_acc"] < 1)
+
+
+def acceptance(recipe: ResolvedRecipe) -> str:
+    """How guesses are accepted, in words."""
+    doc = ACCEPTS[recipe["verify.accept"]].doc
+    return f"{doc}, guesses favoured (lossy)" if lossy(recipe) else doc
+
+
 @rule("SF032", "chain-rule-on-tree")
 def accept_on_other_shape(r: ResolvedRecipe) -> Iterator[Finding]:
     """A rule judges the shapes it is proven for.
 
     ## Why
     Rejection and block verification judge one chain by the law its guesses were drawn from. The
-    guesses
-    of a tree are not drawn one by one, so the rule would not keep the target's law.
+    guesses of a tree are not drawn one by one, so the rule would not keep the target's law.
 
     ## Example
     ```yaml
@@ -91,9 +101,8 @@ def greedy_at_temperature(r: ResolvedRecipe) -> Iterator[Finding]:
     """A recipe that samples has a rule that samples.
 
     ## Why
-    The greedy rule takes the likeliest token whatever the temperature says; the setting would have
-    no
-    effect.
+    The greedy rule takes the likeliest token whatever the temperature says; the setting would
+    have no effect.
 
     ## Example
     ```yaml

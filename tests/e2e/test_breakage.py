@@ -210,3 +210,27 @@ def test_two_recipes_of_one_name_do_not_share_a_module(tmp_path: Path) -> None:
     assert second.load(tmp_path).NUM_DRAFT_TOKENS == 7
     assert first.load(tmp_path).NUM_DRAFT_TOKENS == 6
     assert second.load(tmp_path).NUM_DRAFT_TOKENS == 7
+
+
+def test_drawn_completions_are_not_compared(tmp_path: Path) -> None:
+    file = tmp_path / "mixed.jsonl"
+    file.write_text(
+        json.dumps({"id": "g", "prompt": "class A:"})
+        + "\n"
+        + json.dumps({"id": "s", "prompt": "class A:", "temperature": 0.9})
+    )
+    words = ("verify.accept=target_only", "sampling.max_new_tokens=16", "--check-lossless")
+    done = specflow("run", "pico/ngram", "--prompts", str(file), *words, "--format", "json")
+    assert done.returncode == 0, done.stdout
+    said = json.loads(done.stdout)["lossless"]
+    assert (said["compared"], said["identical"]) == (1, 1)
+    assert "1 drawn" in said["verdict"]
+
+
+def test_what_a_recipe_allows_is_told_in_the_report(recipe: Path) -> None:
+    lossy = ("verify.accept=target_only", "verify.threshold_acc=0.5", "sampling.temperature=0.8")
+    words = ("--prompt", "import os", "--no-baseline", "sampling.max_new_tokens=8")
+    recipe.write_text(TEXT + "allow: {SF037: a test}\n")
+    done = specflow("run", str(recipe), *words, *lossy, "--format", "json")
+    assert any("favours guesses" in w for w in json.loads(done.stdout)["warnings"])
+    assert "lossy" in specflow("compile", str(recipe), *lossy, "--show", "code").stdout

@@ -96,14 +96,14 @@ def commit(state: State, verified: Tensor, guesses: Tensor) -> None:
 
 
 def step(target: Target, drafter: Draft, state: State) -> None:
-    """One captured step: guesses are verified. No host sync, no data-dependent branch."""
+    """One captured step: all guesses are verified. No host sync, no data-dependent branch."""
     guesses = draft(drafter, state)
     verified = verify(target, state, guesses)
     commit(state, verified, guesses)
 
 
 VARIANTS = {
-    "chain": step,  # guesses are verified
+    "chain": step,  # all guesses are verified
 }
 WIDTHS = {"chain": 4}
 HOST_DRAFT = None

@@ -121,14 +121,14 @@ def commit(state: State, law: Tensor, guesses: Tensor, proposed: Tensor) -> None
 
 
 def step(target: Target, drafter: Draft, state: State) -> None:
-    """One captured step: guesses are verified. No host sync, no data-dependent branch."""
+    """One captured step: all guesses are verified. No host sync, no data-dependent branch."""
     guesses, proposed = draft(drafter, state)
     law = verify(target, state, guesses)
     commit(state, law, guesses, proposed)
 
 
 VARIANTS = {
-    "chain": step,  # guesses are verified
+    "chain": step,  # all guesses are verified
 }
 WIDTHS = {"chain": 4}
 HOST_DRAFT = None
