@@ -96,7 +96,7 @@ def _rescore(
 
 
 def verdict(differences: Sequence[Difference], compared: int, drawn: int = 0) -> dict[str, Any]:
-    """The report's word on it: identical, or how many differ and why; drawn ones are not compared."""
+    """The report's word on it: identical, or how many differ and why; `drawn` were left out."""
     bad = [d for d in differences if d.kind == "algorithm"]
     word = "yes" if not differences else ("no" if bad else "but for rounding")
     said = f"{word}: {compared - len(differences)} of {compared} completions identical"

@@ -120,7 +120,8 @@ def convert_gguf(file: Path) -> Path:
     absent = [name for name in GGUF_NEEDS if importlib.util.find_spec(name) is None]
     if absent:
         raise RuntimeFault(
-            f"reading `{file.name}` needs `{'` and `'.join(absent)}`: pip install {' '.join(absent)}"
+            f"reading `{file.name}` needs `{'` and `'.join(absent)}`; "
+            f"pip install {' '.join(absent)}"
         )
     with _writable(folder.parent):
         folder.parent.mkdir(parents=True, exist_ok=True)
