@@ -40,6 +40,7 @@ from specflow.models.lm import LanguageModel
 from specflow.models.loading import load_weights, open_model
 from specflow.models.tokenizer import Tokenizer
 from tests.differential.tiny_models import BASE, build
+from tests.gguf_files import made
 
 WORDS = "the model says what the model would say, and nothing else: 1 + 2 = 3\n\n  été 😀"
 TEMPLATE = (
@@ -244,9 +245,9 @@ def test_gguf_without_its_packages_says_what_to_install(
     monkeypatch.setattr(loading, "user_cache_path", lambda _: tmp_path / "cache")
     monkeypatch.setitem(sys.modules, "gguf", None)
     file = tmp_path / "model.gguf"
-    file.write_bytes(b"GGUF")
+    file.write_bytes(made())
     monkeypatch.setattr(loading.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(RuntimeFault, match=r"pip install 'specflow\[gguf\]'"):
+    with pytest.raises(RuntimeFault, match=r"pip install gguf accelerate"):
         open_model(str(file))
 
 
@@ -256,7 +257,7 @@ def test_gguf_conversion_leaves_nothing_half_written(
     cache = tmp_path / "cache"
     monkeypatch.setattr(loading, "user_cache_path", lambda _: cache)
     file = tmp_path / "model.gguf"
-    file.write_bytes(b"GGUF")
+    file.write_bytes(made())
 
     def killed(_: Path, aside: Path) -> None:
         (aside / "config.json").write_text("{}")
@@ -279,7 +280,7 @@ def test_gguf_conversion_leaves_nothing_half_written(
     assert open_model(str(file)) == converted
     assert len(calls) == 1
     LanguageModel.load(converted, device="cpu", dtype="float32")
-    file.write_bytes(b"GGUF and more")
+    file.write_bytes(made(weights=96))
     assert open_model(str(file)) != converted
 
 
@@ -290,7 +291,7 @@ def test_a_gguf_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     file.write_bytes(b"nothing of the kind")
     with pytest.raises(RuntimeFault, match="does not begin as a GGUF file"):
         open_model(str(file))
-    file.write_bytes(b"GGUF and nothing of the kind")
+    file.write_bytes(made())  # a whole header, and no model
     with pytest.raises(RuntimeFault, match=r"cannot be read as GGUF: .*; download the model again"):
         open_model(str(file))
     assert not list((tmp_path / "cache" / "gguf").iterdir())
@@ -303,7 +304,7 @@ def test_an_unwritable_cache_says_what_to_do(
     monkeypatch.setattr(loading, "user_cache_path", lambda _: tmp_path / "cache")
     monkeypatch.setattr(loading.importlib.util, "find_spec", lambda _: True)
     file = tmp_path / "model.gguf"
-    file.write_bytes(b"GGUF")
+    file.write_bytes(made())
     with pytest.raises(
         RuntimeFault, match=r"cannot write to .*; free the folder, or set XDG_CACHE"
     ):
