@@ -24,13 +24,13 @@ recipes:  ## validate every recipe that ships
 	$(PYTHON) -m specflow validate recipes
 
 test:  ## the tests, less the slow ones and those that need a GPU
-	$(PYTHON) -m pytest -q
+	$(PYTHON) -m pytest
 
 slow:  ## the long proofs
-	$(PYTHON) -m pytest -q -m slow
+	$(PYTHON) -m pytest -m slow
 
 gpu:  ## the tests that need a CUDA device
-	$(PYTHON) -m pytest -q -m gpu
+	$(PYTHON) -m pytest -m gpu
 
 golden:  ## rewrite golden files and diagnostics pages; read the diff
 	$(PYTHON) -m pytest -q tests/golden tests/diagnostics --update-golden

@@ -33,6 +33,7 @@ from specflow.tables import ALIASES, look_up
 
 TOP = ("recipe", "extends", "allow", *BLOCKS)
 AXES = {"draft": ("algorithm", "signal", "guess"), "verify": ("shape",), "commit": ("draft_state",)}
+SOUND_DEFAULTS = ("verify", "commit", "sampling")  # blocks whose defaults need no checking
 LONGEST_DEFAULT = 2048  # positions: KV for a long context is memory that few runs use
 
 
@@ -203,6 +204,8 @@ class _Resolution:
             if default is not None:
                 self.ledger.put(default)
                 values.setdefault(name, default.value)
+        if not written and block in SOUND_DEFAULTS:  # building a validator costs milliseconds
+            return fields.model_construct(**values)
         try:
             whole = fields.model_validate(values)
         except ValidationError as error:

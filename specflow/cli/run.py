@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import tempfile
 from pathlib import Path
@@ -46,6 +47,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Decode and report; 1 where a prompt was at fault or a check failed."""
+    gc.enable()
     recipe, resolved = read(args.recipe, args.overrides)
     tell(resolved.findings)
     if args.check_lossless and resolved.sampling.temperature > 0:

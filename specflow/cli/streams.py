@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
-import traceback
 from pathlib import Path
 
 from specflow.cli.common import FINDINGS, told
@@ -45,6 +43,9 @@ def crashed(error: Exception, form: str) -> int:
 
 def keep_traceback(error: Exception) -> str:
     """Where the traceback was kept, as the end of a sentence; nothing where it could not be."""
+    import tempfile  # only a bug needs them, and `validate` has to answer at once
+    import traceback
+
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="specflow-", suffix=".txt", delete=False, encoding="utf-8", errors="replace"
