@@ -19,7 +19,7 @@ from specflow.codegen.rows import kernels
 from specflow.codegen.spell import MODELS, operand, shape_of, spell
 from specflow.constraints.accept import acceptance
 from specflow.errors import CompileError
-from specflow.graph import Buffer, Constant, Fused, Op, Phase, StepGraph, Value, Variant
+from specflow.graph import Buffer, Fused, Op, Phase, StepGraph, Value, Variant
 from specflow.graph.ir import leaves, reads
 from specflow.graph.ops import OPS
 from specflow.recipe import ResolvedRecipe
@@ -289,6 +289,3 @@ def stages_digest(recipe: ResolvedRecipe) -> str:
     files += sorted((package / "graph").glob("*.py"))
     files += [package / "lower.py", package / "stages" / "base.py"]
     return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()[:8]
-
-
-__all__ = ["Constant", "emit"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from specflow.codegen.spell import shape_of
 from specflow.errors import CompileError
 from specflow.graph import Buffer, Constant, Fused, Op, Operand, StepGraph, Store, Value
 from specflow.graph.ir import reads
@@ -106,6 +105,3 @@ def _stored(node: Store) -> str:
 
 def _name(operand: Operand) -> str:
     return operand.name if isinstance(operand, Value | Buffer | Constant) else str(operand)
-
-
-__all__ = ["Argument", "Kernel", "kernels", "shape_of"]

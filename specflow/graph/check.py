@@ -14,7 +14,6 @@ from specflow.graph.ir import (
     StepGraph,
     Store,
     Value,
-    leaves,
     reads,
     writes,
 )
@@ -166,6 +165,3 @@ def _launch(node: Node) -> int:
     if isinstance(node, Op):
         return int(OPS[node.kind].domain != "model" and not OPS[node.kind].view)
     return 1
-
-
-__all__ = ["BUILT", "LOWERED", "check", "launches", "leaves"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from specflow.graph.ir import Fused, Node, Op, Phase, Repeat, StepGraph, Store, Value, reads
+from specflow.graph.ir import Node, Op, Phase, Repeat, StepGraph, Store, Value, reads
 from specflow.graph.ops import OPS
 
 PURE = frozenset({"vocab", "rows", "shape"})
@@ -77,6 +77,3 @@ def rename(node: Node, names: dict[str, Value]) -> Node:
 
 def _pure(node: Node) -> bool:
     return isinstance(node, Op) and OPS[node.kind].domain in PURE and bool(node.outputs)
-
-
-__all__ = ["Fused", "drop_dead", "rename", "share"]

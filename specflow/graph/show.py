@@ -5,7 +5,6 @@ from __future__ import annotations
 from specflow.graph.check import launches
 from specflow.graph.ir import (
     Constant,
-    Fused,
     Node,
     Op,
     Operand,
@@ -75,6 +74,3 @@ def _operand(operand: Operand) -> str:
 
 def _shape(shape: tuple[str | int, ...]) -> str:
     return "[" + ", ".join(map(str, shape)) + "]"
-
-
-__all__ = ["Fused", "show"]
