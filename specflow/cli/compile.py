@@ -6,7 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
-from specflow.cli.common import CLEAN, add_overrides, tell
+from specflow.cli.common import CLEAN, add_overrides, read, tell
 from specflow.codegen import StaleReason, StepModule, emit
 from specflow.constraints import rules
 from specflow.errors import RuntimeFault
@@ -14,10 +14,7 @@ from specflow.graph import Fused, Repeat, StepGraph
 from specflow.graph.check import launches
 from specflow.graph.ir import leaves
 from specflow.graph.show import show
-from specflow.load import load
-from specflow.lower import PASSES, build, lower
-from specflow.packs import find
-from specflow.resolve import resolve
+from specflow.lower import PASSES, lower
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -40,14 +37,16 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compile, then show or write."""
     began = time.perf_counter()
-    resolved = resolve(load(find(args.recipe), args.overrides))
+    resolved = read(args.recipe, args.overrides)[1]
     took = (time.perf_counter() - began) * 1000
     tell(resolved.findings)
-    watch = (
-        (lambda name, graph: print(f"# after: {name}\n{show(graph)}"))
-        if args.watch
-        else (lambda *_: None)
-    )
+    seen: list[StepGraph] = []
+
+    def watch(name: str, graph: StepGraph) -> None:
+        seen.append(graph)
+        if args.watch:
+            print(f"# after: {name}\n{show(graph)}")
+
     graph = lower(resolved, watch=watch)
     module = emit(graph, resolved)
     if args.show:
@@ -60,20 +59,21 @@ def run(args: argparse.Namespace) -> int:
         f"resolve   {fields} fields, {len(rules())} rules, "
         f"{len(resolved.findings) or 'no'} findings   {took:.0f} ms"
     )
-    _tell_graph(build(resolved), graph)
+    _tell_graph(seen[0], graph)
     return _write(module, args.out, force=args.force)
 
 
 def _tell_graph(built: StepGraph, graph: StepGraph) -> None:
     ops = [sum(len(leaves(p.nodes)) for p in g.phases) for g in (built, graph)]
     loops = sum(isinstance(n, Repeat) for p in graph.phases for n in p.nodes)
-    fused = [n.name for p in graph.phases for n in p.nodes if isinstance(n, Fused)]
     print(
         f"lower     {ops[0]} ops in {len(graph.phases)} phases, "
         f"{loops} {'loop' if loops == 1 else 'loops'}, "
         f"{len(graph.buffers)} state buffers, {len(PASSES)} passes"
     )
     for v in graph.variants:
+        nodes = [n for name in v.phases for n in graph.phase(name).nodes]
+        fused = [n.name for n in nodes if isinstance(n, Fused)]
         before, after = launches(built, v.phases), launches(graph, v.phases)
         print(
             f"fuse      {v.name}: {before} → {after} launches outside the forwards "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from specflow.constraints.accept import (
     accept_on_other_shape,
     accept_without_law,
@@ -17,7 +19,7 @@ from specflow.constraints.fields import FIELD_RULES, FieldRule
 from specflow.constraints.run import half_precision_on_cpu, longer_than_context, useless_allow
 from specflow.constraints.shapes import chain_width_mismatch
 from specflow.rules import Rule
-from specflow.stages import ACCEPTS, DRAFTS
+from specflow.stages import ACCEPTS, COMMITS, DRAFTS, VERIFIES, Table
 
 SPANNING: tuple[Rule, ...] = (
     chain_width_mismatch,
@@ -36,8 +38,8 @@ SPANNING: tuple[Rule, ...] = (
 
 def rules() -> tuple[Rule, ...]:
     """Every rule a resolved recipe is held to, by code; those of stages too."""
-    staged = [rule for name in DRAFTS.names() for rule in DRAFTS[name].rules]
-    staged += [rule for name in ACCEPTS.names() for rule in ACCEPTS[name].rules]
+    tables: tuple[Table[Any], ...] = (DRAFTS, VERIFIES, ACCEPTS, COMMITS)
+    staged = [rule for table in tables for name in table.names() for rule in table[name].rules]
     return tuple(sorted((*SPANNING, *staged), key=lambda r: r.code))
 
 

@@ -6,32 +6,14 @@ The guesses are drawn from the draft's own law, which the step keeps for the ver
 
 from __future__ import annotations
 
-from specflow.errors import CompileError
-from specflow.graph import Builder, PhaseBuilder, Value
-from specflow.recipe import ResolvedRecipe
-from specflow.stages.base import AcceptStage, Gained, Guess, draw_single, taken
-from specflow.stages.base import target_law as judge
-from specflow.stages.base import verdict_coins as coins
-
-
-def accept(
-    guess: Guess, law: Value, _recipe: ResolvedRecipe, p: PhaseBuilder, b: Builder
-) -> Gained:
-    """One coin a guess and one for the last token."""
-    if guess.laws is None:
-        raise CompileError("guesses are judged by a law they were not drawn from")
-    drafted, laws = taken(guess.tokens, p), p.take(guess.laws)
-    length, gained = Value("accept_len", ("B",)), Value("gained", ("B", guess.w))
-    p.ops("accept_rejection", drafted, laws, law, coins(p, b), outs=(length, gained))
-    return Gained(tokens=gained, accept_len=length)
-
+from specflow.stages.base import AcceptStage, by_draft_law, draw_single, target_law
 
 REJECTION = AcceptStage(
     name="rejection",
     doc="rejection against the draft's law",
     shapes=("chain",),
-    judge=judge,
-    accept=accept,
+    judge=target_law,
+    accept=by_draft_law("accept_rejection"),
     single=draw_single,
     laws=True,
 )

@@ -15,11 +15,11 @@ __all__ = [
     "AcceptStage",
     "Axes",
     "CommitStage",
-    "Derive",
     "DraftStage",
     "Gained",
     "Guess",
     "VerifyStage",
+    "by_draft_law",
     "draw_single",
     "said",
     "state",
@@ -29,10 +29,6 @@ __all__ = [
 ]
 
 NARROW = "NUM_NARROW_TOKENS"  # the constant behind the letter w
-
-# A formula of a default: (the block's fields so far, facts of target and draft by dotted name) ->
-# value.
-Derive = Callable[[Mapping[str, Any]], Any]
 
 
 @dataclass(frozen=True)
@@ -102,7 +98,6 @@ class DraftStage:
     guesses: Callable[[Mapping[str, Any]], int | None]
     lower: Callable[[ResolvedRecipe, Builder, bool], Guess]
     cost: Callable[[Any], str]
-    derive: Mapping[str, Derive] = field(default_factory=dict)
     tables: Mapping[str, str] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     has_law: bool = False
@@ -199,6 +194,22 @@ def verdict_coins(p: PhaseBuilder, b: Builder) -> Value:
         shape=("B", "W + 1"),
         dtype="float",
     )
+
+
+def by_draft_law(kind: str) -> Callable[..., Gained]:
+    """The accept of a rule that judges a chain by the law its guesses were drawn from."""
+
+    def accept(
+        guess: Guess, law: Value, _recipe: ResolvedRecipe, p: PhaseBuilder, b: Builder
+    ) -> Gained:
+        if guess.laws is None:
+            raise CompileError("guesses are judged by a law they were not drawn from")
+        drafted, laws = taken(guess.tokens, p), p.take(guess.laws)
+        length, gained = Value("accept_len", ("B",)), Value("gained", ("B", guess.w))
+        p.ops(kind, drafted, laws, law, verdict_coins(p, b), outs=(length, gained))
+        return Gained(tokens=gained, accept_len=length)
+
+    return accept
 
 
 def draw_single(law: Value, p: PhaseBuilder, b: Builder) -> Value:
