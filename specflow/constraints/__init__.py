@@ -19,7 +19,7 @@ from specflow.constraints.fields import FIELD_RULES, FieldRule
 from specflow.constraints.run import half_precision_on_cpu, longer_than_context, useless_allow
 from specflow.constraints.shapes import chain_width_mismatch
 from specflow.rules import Rule
-from specflow.stages import ACCEPTS, COMMITS, DRAFTS, VERIFIES, Table
+from specflow.stages import ACCEPTS, DRAFTS, Table
 
 SPANNING: tuple[Rule, ...] = (
     chain_width_mismatch,
@@ -38,7 +38,7 @@ SPANNING: tuple[Rule, ...] = (
 
 def rules() -> tuple[Rule, ...]:
     """Every rule a resolved recipe is held to, by code; those of stages too."""
-    tables: tuple[Table[Any], ...] = (DRAFTS, VERIFIES, ACCEPTS, COMMITS)
+    tables: tuple[Table[Any], ...] = (DRAFTS, ACCEPTS)
     staged = [rule for table in tables for name in table.names() for rule in table[name].rules]
     return tuple(sorted((*SPANNING, *staged), key=lambda r: r.code))
 

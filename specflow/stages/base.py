@@ -111,7 +111,6 @@ class VerifyStage:
     doc: str
     fields: type[Fields]
     lower: Callable[[Guess, PhaseBuilder, Builder], Value]
-    rules: tuple[Rule, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,6 @@ class CommitStage:
     fields: type[Fields]
     lower: Callable[[Gained, PhaseBuilder, Builder], None]
     host: Callable[[Builder], None] | None = None
-    rules: tuple[Rule, ...] = ()
 
 
 def state(b: Builder, name: str) -> Buffer:
