@@ -1,0 +1,258 @@
+"""What draft networks are made of, and how published checkpoints name their weights.
+
+A `Net` describes a network in a few words; `models.nets` builds it out of shared blocks. A
+`Format` is one way in which such a network is published: how to tell it from the names and shapes
+of its tensors alone, and what its keys are called here (serial.md §7).
+
+Our names: `embed_tokens`, `lm_head`, `d2t`, `t2d` for what is shared, and `steps.I.` for draft step
+I: `embed_norm`, `hidden_norm`, `fc`, `block` (a decoder layer), `norm`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+HIDDEN, TAPS, TARGET_KV = "hidden", "taps", "target_kv"
+
+
+@dataclass(frozen=True)
+class Net:
+    """One draft network, in the words that tell it from the others.
+
+    reads         what it reads of the target: hidden (after the final norm), taps, target_kv
+    block         its decoder layer: llama, wide (attention reads embedding and hidden side by
+                  side), or target (the target's own kind of layer)
+    hidden_first  the projection reads [hidden; embedding] instead of [embedding; hidden]
+    entry_norms   embedding and hidden are normed before they are projected
+    input_norm    the block norms its input
+    final_norm    the output is normed before the head
+    carries       what a draft step hands to the next: normed or raw output
+    own_head      the network has a head of its own; else it asks the target's
+    zero_first    the embedding at position 0 is zero, as in training
+    own_layers    each draft step has a layer of its own, run while the target's rows are extended
+    """
+
+    reads: str
+    block: str
+    hidden_first: bool = False
+    entry_norms: bool = False
+    input_norm: bool = True
+    final_norm: bool = True
+    carries: str = "normed"
+    own_head: bool = False
+    zero_first: bool = False
+    own_layers: bool = False
+
+
+EAGLE = Net(reads=HIDDEN, block="llama", input_norm=False, final_norm=False, carries="raw")
+EAGLE3 = Net(reads=TAPS, block="wide", carries="raw", own_head=True)
+MTP = Net(reads=HIDDEN, block="target", entry_norms=True)
+MIMO = Net(reads=HIDDEN, block="target", entry_norms=True, hidden_first=True, zero_first=True)
+LAYER_PER_STEP = Net(reads=HIDDEN, block="target", entry_norms=True, own_layers=True)
+ASSISTANT = Net(reads=TARGET_KV, block="target", own_head=True)
+
+
+@dataclass(frozen=True)
+class Format:
+    """One way of publishing a draft network.
+
+    marks    patterns of tensor names; a checkpoint of this format has a tensor for each of them
+    lacks    patterns of which it has none
+    keys     pattern -> our name; "" is left out on purpose: a copy of the target's, or unused
+    bundled  the tensors lie in the target's own checkpoint, {L} being its number of layers
+    doc      what it is, for findings
+    """
+
+    name: str
+    doc: str
+    net: Net
+    marks: tuple[str, ...]
+    keys: tuple[tuple[str, str], ...]
+    lacks: tuple[str, ...] = ()
+    bundled: bool = False
+
+
+SHARED = r"(embed_tokens\.weight|lm_head\.weight|d2t|t2d)"
+
+FORMATS: tuple[Format, ...] = (
+    Format(
+        "eagle",
+        "an EAGLE or EAGLE-2 draft",
+        EAGLE,
+        marks=(r"fc\.weight", r"layers\.0\.self_attn\.q_proj\.weight"),
+        lacks=(r"(midlayer|layers\.0)\.hidden_norm\.weight", r"pre_projection\.weight"),
+        keys=(
+            (r"(?:model\.)?" + SHARED, r"\1"),
+            (r"(?:model\.)?fc\.(weight|bias)", r"steps.0.fc.\1"),
+            (r"(?:model\.)?layers\.0\.(.+)", r"steps.0.block.\1"),
+        ),
+    ),
+    Format(
+        "eagle3",
+        "an EAGLE3 draft",
+        EAGLE3,
+        marks=(r"fc\.weight", r"midlayer\.hidden_norm\.weight"),
+        keys=(
+            (r"(?:model\.)?" + SHARED, r"\1"),
+            (r"(?:model\.)?fc\.(weight|bias)", r"steps.0.fc.\1"),
+            (r"(?:model\.)?midlayer\.(.+)", r"steps.0.block.\1"),
+            (r"(?:model\.)?norm\.weight", r"steps.0.norm.weight"),
+        ),
+    ),
+    Format(
+        "eagle3_speculators",
+        "an EAGLE3 draft in the speculators format",
+        EAGLE3,
+        marks=(r"fc\.weight", r"layers\.0\.hidden_norm\.weight"),
+        keys=(
+            (SHARED, r"\1"),
+            (r"fc\.(weight|bias)", r"steps.0.fc.\1"),
+            (r"layers\.0\.(.+)", r"steps.0.block.\1"),
+            (r"norm\.weight", r"steps.0.norm.weight"),
+        ),
+    ),
+    Format(
+        "mtp",
+        "an MTP layer after the target's last one (DeepSeek-V3, GLM-4.5)",
+        MTP,
+        marks=(r"model\.layers\.{L}\.eh_proj\.weight", r"model\.layers\.{L}\.enorm\.weight"),
+        keys=(
+            (r"model\.layers\.{L}\.embed_tokens\.weight", ""),
+            (r"model\.layers\.{L}\.shared_head\.head\.weight", ""),
+            (r"model\.layers\.{L}\.shared_head\.norm\.weight", "steps.0.norm.weight"),
+            (r"model\.layers\.{L}\.enorm\.weight", "steps.0.embed_norm.weight"),
+            (r"model\.layers\.{L}\.hnorm\.weight", "steps.0.hidden_norm.weight"),
+            (r"model\.layers\.{L}\.eh_proj\.weight", "steps.0.fc.weight"),
+            (r"model\.layers\.{L}\.(.+)", r"steps.0.block.\1"),
+        ),
+        bundled=True,
+    ),
+    Format(
+        "mtp_mimo",
+        "an MTP layer of MiMo-7B",
+        MIMO,
+        marks=(r"model\.mtp_layers\.0\.input_proj\.weight",),
+        keys=(
+            (r"model\.mtp_layers\.0\.token_layernorm\.weight", "steps.0.embed_norm.weight"),
+            (r"model\.mtp_layers\.0\.hidden_layernorm\.weight", "steps.0.hidden_norm.weight"),
+            (r"model\.mtp_layers\.0\.input_proj\.weight", "steps.0.fc.weight"),
+            (r"model\.mtp_layers\.0\.final_layernorm\.weight", "steps.0.norm.weight"),
+            (r"model\.mtp_layers\.0\.(.+)", r"steps.0.block.\1"),
+        ),
+        bundled=True,
+    ),
+    Format(
+        "mtp_qwen3_next",
+        "the MTP layer of Qwen3-Next",
+        MTP,
+        marks=(r"mtp\.fc\.weight", r"mtp\.pre_fc_norm_hidden\.weight"),
+        keys=(
+            (r"mtp\.pre_fc_norm_embedding\.weight", "steps.0.embed_norm.weight"),
+            (r"mtp\.pre_fc_norm_hidden\.weight", "steps.0.hidden_norm.weight"),
+            (r"mtp\.fc\.weight", "steps.0.fc.weight"),
+            (r"mtp\.norm\.weight", "steps.0.norm.weight"),
+            (r"mtp\.layers\.0\.(.+)", r"steps.0.block.\1"),
+        ),
+        bundled=True,
+    ),
+    Format(
+        "mtp_speculators",
+        "an MTP layer in the speculators format",
+        MIMO,
+        marks=(r"mtp_layers\.0\.input_proj\.weight",),
+        lacks=(r"model\.mtp_layers\.0\.input_proj\.weight",),
+        keys=(
+            (SHARED, r"\1"),
+            (r"mtp_layers\.0\.token_layernorm\.weight", "steps.0.embed_norm.weight"),
+            (r"mtp_layers\.0\.hidden_layernorm\.weight", "steps.0.hidden_norm.weight"),
+            (r"mtp_layers\.0\.input_proj\.weight", "steps.0.fc.weight"),
+            (r"mtp_layers\.0\.final_layernorm\.weight", "steps.0.norm.weight"),
+            (r"mtp_layers\.0\.(.+)", r"steps.0.block.\1"),
+        ),
+    ),
+    Format(
+        "mtp_layers",
+        "one MTP layer for each draft step (MiMo-V2)",
+        LAYER_PER_STEP,
+        marks=(r"model\.mtp\.layers\.0\.eh_proj\.weight",),
+        keys=(
+            (r"model\.mtp\.layers\.(\d+)\.enorm\.weight", r"steps.\1.embed_norm.weight"),
+            (r"model\.mtp\.layers\.(\d+)\.hnorm\.weight", r"steps.\1.hidden_norm.weight"),
+            (r"model\.mtp\.layers\.(\d+)\.eh_proj\.weight", r"steps.\1.fc.weight"),
+            (r"model\.mtp\.layers\.(\d+)\.final_layernorm\.weight", r"steps.\1.norm.weight"),
+            (
+                r"model\.mtp\.layers\.(\d+)\.pre_mlp_layernorm\.weight",
+                r"steps.\1.block.post_attention_layernorm.weight",
+            ),
+            (
+                r"model\.mtp\.layers\.(\d+)\.self_attn\.attention_sink_bias",
+                r"steps.\1.block.self_attn.sinks",
+            ),
+            (r"model\.mtp\.layers\.(\d+)\.(.+)", r"steps.\1.block.\2"),
+        ),
+        bundled=True,
+    ),
+    Format(
+        "assistant",
+        "a Gemma 4 assistant, which reads the target's own KV",
+        ASSISTANT,
+        marks=(r"pre_projection\.weight", r"post_projection\.weight"),
+        keys=((r"(.+)", r"\1"),),
+    ),
+)
+
+
+def named(name: str) -> Format:
+    """The format of that name."""
+    return next(f for f in FORMATS if f.name == name)
+
+
+def recognise(names: Iterable[str], layers: int, *, bundled: bool) -> Format | None:
+    """The format of a checkpoint with tensors of these names.
+
+    layers   of the target: the index of its first MTP layer
+    bundled  look for a draft inside a target's checkpoint, instead of a draft's own
+    """
+    known = tuple(names)
+
+    def has(pattern: str) -> bool:
+        wanted = re.compile(pattern.replace("{L}", str(layers)))
+        return any(wanted.fullmatch(name) or _bare(wanted, name) for name in known)
+
+    for each in FORMATS:
+        if each.bundled == bundled and all(map(has, each.marks)) and not any(map(has, each.lacks)):
+            return each
+    return None
+
+
+def _bare(wanted: re.Pattern[str], name: str) -> bool:
+    """Some drafts are saved with their whole network under `model.`."""
+    return name.startswith("model.") and bool(wanted.fullmatch(name.removeprefix("model.")))
+
+
+def rename(names: Iterable[str], form: Format, layers: int) -> dict[str, str]:
+    """Ours -> theirs, for every tensor of a format; what is left out on purpose is not listed."""
+    table = [(re.compile(p.replace("{L}", str(layers))), ours) for p, ours in form.keys]
+    found: dict[str, str] = {}
+    for name in names:
+        for pattern, ours in table:
+            match = pattern.fullmatch(name)
+            if match:
+                if ours:
+                    found[match.expand(ours)] = name
+                break
+    return found
+
+
+def leftovers(names: Iterable[str], form: Format, layers: int) -> list[str]:
+    """Tensors of a draft's own checkpoint that the format has no name for."""
+    patterns = [re.compile(p.replace("{L}", str(layers))) for p, _ in form.keys]
+    return [n for n in names if not any(p.fullmatch(n) for p in patterns)]
+
+
+def steps_of(ours: Mapping[str, str]) -> int:
+    """How many draft steps have a layer of their own."""
+    found = {int(n.split(".")[1]) for n in ours if n.startswith("steps.")}
+    return max(found, default=-1) + 1
