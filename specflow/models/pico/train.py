@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from specflow.models.pico.corpus import BOS, SPECIALS, VOCABULARY, prepare
 
@@ -31,6 +31,7 @@ CHAT_TEMPLATE = (
     "{{ m['content'] }}\n"
     "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
+FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 @dataclass(frozen=True)
@@ -38,19 +39,24 @@ class Plan:
     """How one embedded model is made."""
 
     tokens: int  # seen in training
-    batch: int  # sequences a step at 512 tokens
+    batch: int  # tokens a step
     peak: float  # learning rate of Muon, the matrices
     teacher: str | None  # a plan trained before, whose distribution this one learns
-    shape: dict[str, int]
+    family: str  # what transformers calls the model type
+    shape: dict[str, object]  # fields of its config
+    length: int = 512  # tokens a sequence
+    long: float = 0.2  # the last share of the run, at 1024 tokens a sequence instead
 
 
 PLANS = {
     "llama": Plan(
         tokens=16_000_000,
-        batch=16,
+        batch=8192,
         peak=0.02,
         teacher=None,
+        family="llama",
         shape={
+            "tie_word_embeddings": True,
             "hidden_size": 256,
             "intermediate_size": 704,
             "num_hidden_layers": 4,
@@ -60,10 +66,12 @@ PLANS = {
     ),
     "llama-s": Plan(
         tokens=6_000_000,
-        batch=16,
+        batch=8192,
         peak=0.02,
         teacher="llama",
+        family="llama",
         shape={
+            "tie_word_embeddings": True,
             "hidden_size": 128,
             "intermediate_size": 384,
             "num_hidden_layers": 2,
@@ -71,31 +79,123 @@ PLANS = {
             "num_key_value_heads": 1,
         },
     ),
+    "deepseek": Plan(
+        tokens=3_600_000,
+        batch=4096,
+        peak=0.02,
+        teacher="llama",
+        family="deepseek_v3",
+        length=256,
+        long=0.15,
+        shape={
+            "hidden_size": 192,
+            "intermediate_size": 512,
+            "num_hidden_layers": 3,
+            "num_nextn_predict_layers": 1,
+            "first_k_dense_replace": 1,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "q_lora_rank": 96,
+            "kv_lora_rank": 64,
+            "qk_nope_head_dim": 32,
+            "qk_rope_head_dim": 16,
+            "v_head_dim": 32,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "n_shared_experts": 1,
+            "moe_intermediate_size": 192,
+            "n_group": 1,
+            "topk_group": 1,
+            "norm_topk_prob": True,
+        },
+    ),
+    "mimo": Plan(
+        tokens=3_600_000,
+        batch=4096,
+        peak=0.02,
+        teacher="llama",
+        family="mimo_v2_flash",
+        length=256,
+        long=0.1,
+        shape={
+            "hidden_size": 192,
+            "intermediate_size": 512,
+            "num_hidden_layers": 4,
+            "layer_types": [FULL, SLIDING, SLIDING, FULL],
+            "sliding_window": 128,
+            "mlp_layer_types": ["dense", "dense", "sparse", "dense"],
+            "num_attention_heads": 4,
+            "num_key_value_heads": 1,
+            "head_dim": 48,
+            "v_head_dim": 32,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 192,
+        },
+    ),
+    "gemma4": Plan(
+        tokens=3_600_000,
+        batch=4096,
+        peak=0.02,
+        teacher="llama",
+        family="gemma4_text",
+        length=256,
+        long=0.15,
+        shape={
+            "hidden_size": 192,
+            "intermediate_size": 512,
+            "num_hidden_layers": 4,
+            "layer_types": [SLIDING, FULL, SLIDING, FULL],
+            "sliding_window": 128,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 1,
+            "head_dim": 48,
+            "global_head_dim": 64,
+            "hidden_size_per_layer_input": 0,
+            "vocab_size_per_layer_input": VOCABULARY,
+            "final_logit_softcapping": 30.0,
+        },
+    ),
 }
 CORPUS_TOKENS = 14_000_000
-LONG_SHARE = 0.2  # the last part of a run is at 1024 tokens a sequence, the rest at 512
+BALANCE = 0.002  # what a step moves a routing bias by
 
 
-def build(plan: Plan) -> LlamaForCausalLM:
-    """A fresh Llama of the plan's shape."""
+def build(plan: Plan) -> PreTrainedModel:
+    """A fresh model of the plan's family and shape."""
     torch.manual_seed(SEED)
-    config = LlamaConfig(
+    config = AutoConfig.for_model(
+        plan.family,
         vocab_size=VOCABULARY,
         max_position_embeddings=1024,
-        tie_word_embeddings=True,
         rms_norm_eps=1e-5,
         bos_token_id=0,
         eos_token_id=0,
         pad_token_id=1,
         **plan.shape,
     )
-    return LlamaForCausalLM(config)
+    model = AutoModelForCausalLM.from_config(config, experts_implementation="eager")
+    for module in model.modules():
+        if hasattr(module, "e_score_correction_bias"):
+            module.register_forward_hook(balance)
+    return model
+
+
+def balance(router: torch.nn.Module, _: object, routed: tuple[Tensor, ...]) -> None:
+    """Favour the experts that a training step used less than their share, by their bias alone."""
+    if router.training:
+        bias = router.e_score_correction_bias
+        used = torch.bincount(routed[2].flatten(), minlength=bias.numel()).float()
+        bias += BALANCE * (used.mean() - used).sign()
 
 
 def optimisers(model: torch.nn.Module, peak: float) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside the layers, AdamW for the embedding and the norms."""
-    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
-    others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
+    """Muon for the matrices inside the layers, AdamW for embedding, head, routers, the rest."""
+    matrices: list[Tensor] = []
+    others: list[Tensor] = []
+    for name, p in model.named_parameters():
+        inner = p.ndim == 2 and not any(part in name for part in ("embed", "lm_head", "mlp.gate."))
+        (matrices if inner else others).append(p)
     return [
         torch.optim.Muon(
             matrices, lr=peak, weight_decay=0.01, momentum=0.95, adjust_lr_fn="original"
@@ -163,8 +263,9 @@ def run(
         step, seen, spent = state["step"], state["seen"], state["spent"]
     began = at = time.monotonic()
     while seen < plan.tokens:
-        long = seen >= plan.tokens * (1 - LONG_SHARE)
-        rows, length = (plan.batch // 2, 1024) if long else (plan.batch, 512)
+        long = seen >= plan.tokens * (1 - plan.long)
+        length = 1024 if long else plan.length
+        rows = plan.batch // length
         share = schedule(seen / plan.tokens)
         for group, peak in zip((g for o in opts for g in o.param_groups), peaks, strict=True):
             group["lr"] = peak * share
@@ -193,7 +294,7 @@ def run(
     return spent + time.monotonic() - began
 
 
-def export(model: LlamaForCausalLM, work: Path, folder: Path, figures: dict[str, object]) -> None:
+def export(model: PreTrainedModel, work: Path, folder: Path, figures: dict[str, object]) -> None:
     """Write the Hugging Face folder: config, bfloat16 weights, tokenizer, figures of the run."""
     folder.mkdir(parents=True, exist_ok=True)
     model.to(torch.bfloat16).save_pretrained(folder)
@@ -225,7 +326,8 @@ def main() -> None:
     print(f"corpus: {tokens.size / 1e6:.1f}M tokens, {test.size / 1e6:.2f}M held out", flush=True)
     teacher = None
     if plan.teacher is not None:
-        teacher = LlamaForCausalLM.from_pretrained(HERE / plan.teacher, dtype=torch.float32).eval()
+        teacher = AutoModelForCausalLM.from_pretrained(HERE / plan.teacher, dtype=torch.float32)
+        teacher.eval()
     model = build(plan)
     spent = run(
         model, lambda batch: loss_of(model, teacher, batch), plan, tokens, args.work / args.name
