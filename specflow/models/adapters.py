@@ -18,7 +18,8 @@ from specflow.models.attention import ATTENTION
 from specflow.models.lean import LeanDecoder
 from specflow.models.linear import fuse, pack
 
-Run = Callable[[Tensor, Tensor, Any], Tensor]  # tokens, positions, step -> normed hidden states
+# Tokens, positions, step, taps -> normed hidden states, and what enters the tapped layers.
+Run = Callable[[Tensor, Tensor, Any, tuple[int, ...]], tuple[Tensor, Tensor]]
 INSTEAD = "use another target model, or run the recipe on an engine"
 EXPERTS = "specflow"
 DRIVEN_LAYERS = frozenset({"full_attention", "sliding_attention"})
@@ -50,6 +51,7 @@ ARCHITECTURES = {
         decoder="model.language_model", absorbed=True, proven=False
     ),
     "LlamaForCausalLM": Architecture(lean=True),
+    "MiMoV2FlashForCausalLM": Architecture(),
     "MistralForCausalLM": Architecture(lean=True),
     "Qwen2ForCausalLM": Architecture(lean=True),
     "Qwen3ForCausalLM": Architecture(lean=True),
@@ -63,6 +65,9 @@ class Adapter:
     """The parts of one model in memory that a forward needs."""
 
     run: Run
+    decoder: Any  # the library's module: its embedding, norm and kind of layer serve drafts too
+    config: Any
+    row: Architecture
     head: nn.Module
     softcap: float | None
     vocab_size: int
@@ -103,6 +108,9 @@ def adapt(model: PreTrainedModel) -> Adapter:
         run = stock_run(decoder, packed=row.proven)
     return Adapter(
         run=run,
+        decoder=decoder,
+        config=config,
+        row=row,
         head=fuse([head]),
         softcap=getattr(config, "final_logit_softcapping", None),
         vocab_size=int(head.weight.shape[0]),
@@ -119,14 +127,32 @@ def stock_run(decoder: nn.Module, *, packed: bool) -> Run:
     if packed:
         pack(decoder)
 
-    def run(tokens: Tensor, positions: Tensor, step: Any) -> Tensor:
+    entered: dict[int, Tensor] = {}
+
+    def run(
+        tokens: Tensor, positions: Tensor, step: Any, taps: tuple[int, ...] = ()
+    ) -> tuple[Tensor, Tensor]:
+        for tap in taps:
+            if tap not in entered:
+                entered[tap] = tokens
+                listen(decoder, tap, entered)
         out = decoder(
             input_ids=tokens, position_ids=positions, cache=step, use_cache=True, step=step
         )
         hidden: Tensor = out.last_hidden_state
-        return hidden
+        return hidden, torch.cat([entered[t] for t in taps], dim=-1) if taps else hidden[..., :0]
 
     return run
+
+
+def listen(decoder: Any, tap: int, entered: dict[int, Tensor]) -> None:
+    """Keep what enters layer `tap`; the last tap is what the final norm reads."""
+    module = decoder.layers[tap] if tap < len(decoder.layers) else decoder.norm
+
+    def keep(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        entered[tap] = args[0] if args else kwargs["hidden_states"]
+
+    module.register_forward_pre_hook(keep, with_kwargs=True)
 
 
 def find(model: PreTrainedModel, path: str) -> Any:

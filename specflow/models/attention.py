@@ -92,6 +92,80 @@ class Step:
         return mask.masked_fill_(~visible, torch.finfo(self.dtype).min).unsqueeze(1)
 
 
+class Frame:
+    """The first `extent` positions of the slots of a pool, as forwards over them see it.
+
+    Each method returns RoPE positions [B, q] and the step that a forward carries.
+    """
+
+    def __init__(self, pool: KVPool, extent: int, dtype: torch.dtype, row: int = 0) -> None:
+        self.pool, self.dtype, self.row = pool, dtype, row
+        self.extent = min(extent, pool.length)
+        self._positions = pool.positions[: self.extent]  # [S]
+        self._views: dict[int, dict[int, tuple[Tensor, Tensor]]] = {}  # rows -> views of each layer
+
+    def chain(self, width: int, starts: Tensor) -> tuple[Tensor, Step]:
+        """Token i at position and slot starts + i, seeing all before it."""
+        positions = starts[:, None] + self.pool.positions[:width]
+        visible = self._positions <= positions[:, :, None]
+        return positions, self._step(positions, visible, positions, self._positions[None])
+
+    def tree(self, starts: Tensor, depths: Tensor, sees: Tensor) -> tuple[Tensor, Step]:
+        """Node i in slot starts + i, at position starts + depth; it sees by sees [B, W, W]."""
+        return self._region(starts, 0, depths, sees, depths)
+
+    def level(self, width: int, starts: Tensor, sees: Tensor, level: int) -> tuple[Tensor, Step]:
+        """Branches of a level below a root at starts - 1: `width` nodes in slots of their own.
+
+        The levels lie one after the other: branch t of level l is in slot starts + l * width + t,
+        at position starts + l. So no KV moves while a tree grows, and every branch reads exactly
+        the KV of its ancestors (serial.md §4.4).
+
+        sees  [B, T, R]  bool: which of the R = levels * T nodes a branch sees, itself included
+        """
+        depths = torch.full(sees.shape[:2], level, dtype=starts.dtype, device=starts.device)
+        of_keys = (self.pool.positions[: sees.shape[2]] // width).expand(sees.shape[0], -1)
+        return self._region(starts, level * width, depths, sees, of_keys)
+
+    def prefill(self, count: int, start: int) -> tuple[Tensor, Step]:
+        """`count` tokens of one row from position `start` on."""
+        keys = self.pool.positions[None, : start + count]
+        positions = keys[:, start:]
+        visible = keys[:, None] <= positions[:, :, None]
+        return positions, Step(
+            self.pool, positions, visible, positions, keys, dtype=self.dtype, first=self.row
+        )
+
+    def frozen(self, width: int, seq_lens: Tensor) -> tuple[Tensor, Step]:
+        """`width` queries a row at the last committed position; nothing is written (§6.5)."""
+        at = (seq_lens - 1).clamp(min=0)[:, None].expand(-1, width)
+        visible = (self._positions < seq_lens[:, None])[:, None].expand(-1, width, -1)
+        return at, self._step(at, visible, at, self._positions[None])
+
+    def _region(
+        self, starts: Tensor, first: int, depths: Tensor, sees: Tensor, key_depths: Tensor
+    ) -> tuple[Tensor, Step]:
+        """Queries in slots from starts + first on; they see the prefix and nodes from starts on."""
+        count, width = sees.shape[2], depths.shape[1]
+        node = self._positions - starts[:, None]  # [B, S]: below 0 the prefix
+        nearest = node.clamp(0, count - 1)
+        seen = sees.gather(2, nearest[:, None, :].expand(-1, width, -1))
+        inside = (node < count) & (node >= 0)
+        visible = (node < 0)[:, None] | (seen & inside[:, None])
+        keys = torch.where(node < 0, node, key_depths.gather(1, nearest))
+        positions = starts[:, None] + depths
+        slots = starts[:, None] + self.pool.positions[first : first + width]
+        return positions, self._step(slots, visible, positions, starts[:, None] + keys)
+
+    def _step(
+        self, slots: Tensor, visible: Tensor, positions: Tensor, key_positions: Tensor
+    ) -> Step:
+        views = self._views.setdefault(slots.shape[0], {})
+        return Step(
+            self.pool, slots, visible, positions, key_positions, dtype=self.dtype, views=views
+        )
+
+
 def attend(  # noqa: PLR0913 - the library calls it
     module: nn.Module,
     query: Tensor,
@@ -103,6 +177,7 @@ def attend(  # noqa: PLR0913 - the library calls it
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **extra: Any,
 ) -> tuple[Tensor, None]:
     """Attention of queries [B, H, q, E] to a window [B, K, S, E], as [B, q, H, E]."""
@@ -119,13 +194,13 @@ def attend(  # noqa: PLR0913 - the library calls it
             )
     latent = getattr(module, "latent_weights", None)
     if latent is None:
-        mixed = mix(query, key, value, step, scaling, sliding_window, softcap)
+        mixed = mix(query, key, value, step, scaling, sliding_window, softcap, s_aux)
     else:
         mixed = mix_latent(query, key, value, step, scaling, latent)
     return mixed.transpose(1, 2), None
 
 
-def mix(
+def mix(  # noqa: PLR0917 - what an attention is made of
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -133,25 +208,37 @@ def mix(
     scaling: float | None,
     window: int | None,
     softcap: float | None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
-    """What the queries read [B, H, q, E]; those of one key-value head are folded into one pass."""
+    """What the queries read [B, H, q, E]; those of one key-value head are folded into one pass.
+
+    sinks  [H]  a score beside the keys' own that reads nothing: it takes its share of the mass
+    """
     rows, heads, queries, width = query.shape
     groups = heads // key.shape[1]
-    if queries > MOST_FOLDED and softcap is None:
+    plain = softcap is None and sinks is None
+    if queries > MOST_FOLDED and plain:
         mask = step.mask(window, 1)
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, scale=scaling, enable_gqa=groups > 1
         )
     mask = step.mask(window, groups if queries > 1 else 1)
     folded = query.reshape(rows, key.shape[1], groups * queries, width)
-    if softcap is None:
+    if plain:
         mixed = F.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scaling)
     else:
         scores = torch.matmul(folded, key.transpose(2, 3)) * (
             width**-0.5 if scaling is None else scaling
         )
-        scores = torch.tanh(scores / softcap) * softcap + mask
-        mixed = torch.matmul(torch.softmax(scores, dim=-1), value)
+        if softcap is not None:
+            scores = torch.tanh(scores / softcap) * softcap
+        scores = scores + mask
+        if sinks is not None:
+            sink = sinks.to(scores.dtype).view(1, key.shape[1], groups, 1, 1)
+            sink = sink.expand(rows, -1, -1, queries, 1).reshape(rows, key.shape[1], -1, 1)
+            scores = torch.cat([scores, sink], dim=-1)
+        shares = torch.softmax(scores, dim=-1)[..., : key.shape[2]]
+        mixed = torch.matmul(shares, value)
     return mixed.reshape(rows, heads, queries, value.shape[-1])
 
 

@@ -115,7 +115,7 @@ def prefill(model: LanguageModel, pool: KVPool, row: int, tokens: list[int], chu
     ids = pool.positions.new_tensor(tokens)
     logits = ids
     for start in range(0, len(tokens), chunk):
-        logits = window.prefill(ids[start : start + chunk], start)
+        logits, _, _ = window.prefill(ids[start : start + chunk], start)
     return logits
 
 

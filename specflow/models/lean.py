@@ -74,13 +74,16 @@ class LeanDecoder:
             window=window,
         )
 
-    def __call__(self, tokens: Tensor, positions: Tensor, step: Any) -> Tensor:
-        """Hidden states [B, q, M] after the final norm."""
+    def __call__(
+        self, tokens: Tensor, positions: Tensor, step: Any, taps: tuple[int, ...] = ()
+    ) -> tuple[Tensor, Tensor]:
+        """Hidden states [B, q, M] after the final norm; what enters the taps [B, q, n * M]."""
         flat = F.embedding(tokens, self.embedding).flatten(0, 1)
         cos, sin = self.rotary(flat, positions)  # [B, q, E] each, halves repeated
         low, high = sin.chunk(2, dim=-1)
         turn = (cos.unsqueeze(2), torch.cat((-low, high), dim=-1).unsqueeze(2))
         hidden = padded(flat, self.fewest)  # [R, M]
+        entered = {0: hidden}
         for index, layer in enumerate(self.layers):
             merged = layer.qkv.multiply(self._norm(hidden, layer.norm))[: flat.shape[0]]
             mixed = self._attend(
@@ -91,7 +94,13 @@ class LeanDecoder:
                 2, dim=-1
             )
             hidden = hidden + layer.down.multiply(F.silu(gate) * up)
-        return self._norm(hidden, self.norm)[: flat.shape[0]].view(*tokens.shape, -1)
+            entered[index + 1] = hidden
+        normed = self._norm(hidden, self.norm)
+        tapped = torch.cat([entered[tap] for tap in taps], dim=-1) if taps else normed[:, :0]
+        shape = (*tokens.shape, -1)
+        return normed[: flat.shape[0]].view(shape), tapped[: flat.shape[0]].view(
+            *tokens.shape, tapped.shape[-1]
+        )
 
     def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(hidden, weight.shape, weight, self.eps)

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from specflow.errors import RuntimeFault
 from specflow.facts import token_ids
 from specflow.models.adapters import INSTEAD, Adapter, adapt, architecture_of
-from specflow.models.attention import Step
+from specflow.models.attention import Frame
 from specflow.models.loading import load_weights
 from specflow.pools import KVPool, LayerShape
 
@@ -63,96 +63,142 @@ class LanguageModel:
         return Window(self, pool, extent, row)
 
     def forward(
-        self, tokens: Tensor, positions: Tensor, step: Any, *, last: bool = False
-    ) -> Tensor:
-        """Logits [B, q, V] of tokens [B, q], or of the last one a row [B, V]."""
+        self, tokens: Tensor, positions: Tensor, step: Any, taps: tuple[int, ...] = ()
+    ) -> tuple[Tensor, Tensor]:
+        """Hidden states [B, q, H] of tokens [B, q] for the head, and taps [B, q, n * H]."""
         self.entered = perf_counter()
-        hidden = self.adapter.run(tokens, positions, step)
-        logits = self.adapter.score(hidden[:, -1] if last else hidden)
-        self.left = perf_counter()
-        self.forward_seconds += self.left - self.entered
+        hidden, tapped = self.adapter.run(tokens, positions, step, taps)
+        self._left()
         self.forwards += 1
+        return hidden, tapped
+
+    def score(self, hidden: Tensor) -> Tensor:
+        """Logits [..., V] of hidden states [..., H]: the end of a forward."""
+        logits = self.adapter.score(hidden)
+        self._left()
         return logits
+
+    def _left(self) -> None:
+        """Count the time since the forward was entered, once."""
+        now = perf_counter()
+        self.forward_seconds += now - max(self.entered, self.left)
+        self.left = now
 
 
 class Window:
     """One model over one pool and a fixed extent: shapes depend on (B, W, S) only."""
 
     def __init__(self, model: LanguageModel, pool: KVPool, extent: int, row: int = 0) -> None:
-        self.model, self.pool, self.row = model, pool, row
-        self.extent = min(extent, pool.length)
-        self._positions = pool.positions[: self.extent]  # [S]
-        self._views: dict[int, dict[int, tuple[Tensor, Tensor]]] = {}  # rows -> views of each layer
+        self.model, self.pool = model, pool
+        self.frame = Frame(pool, extent, model.dtype, row)
 
+    @torch.inference_mode()
     def verify(self, tokens: Tensor, seq_lens: Tensor) -> Tensor:
         """Logits [B, W, V] of a chain: token i at position and slot seq_lens + i."""
-        return self._chain(tokens, seq_lens, last=False)
+        return self.model.score(self._chain(tokens, seq_lens)[0])
 
+    @torch.inference_mode()
+    def verify_hidden(self, tokens: Tensor, seq_lens: Tensor) -> tuple[Tensor, Tensor]:
+        """As `verify`, and the hidden states [B, W, H] that the head reads."""
+        hidden, _ = self._chain(tokens, seq_lens)
+        return self.model.score(hidden), hidden
+
+    @torch.inference_mode()
+    def verify_taps(
+        self, tokens: Tensor, seq_lens: Tensor, taps: tuple[int, ...]
+    ) -> tuple[Tensor, Tensor]:
+        """As `verify`, and what enters the tapped layers, side by side [B, W, n * H]."""
+        hidden, tapped = self._chain(tokens, seq_lens, taps)
+        return self.model.score(hidden), tapped
+
+    @torch.inference_mode()
     def decode(self, tokens: Tensor, seq_lens: Tensor) -> Tensor:
         """Logits [B, V] after tokens [B, q] that follow one another as in `verify`."""
-        return self._chain(tokens, seq_lens, last=True)
+        return self.model.score(self._chain(tokens, seq_lens)[0][:, -1])
 
     @torch.inference_mode()
-    def verify_tree(
-        self, tokens: Tensor, seq_lens: Tensor, depths: Tensor, ancestors: Tensor
-    ) -> Tensor:
+    def extend(self, tokens: Tensor, seq_lens: Tensor, accept_len: Tensor) -> Tensor:
+        """Logits [B, V] after the first accept_len of tokens [B, W]; all are written."""
+        return self.model.score(row_of(self._chain(tokens, seq_lens)[0], accept_len))
+
+    @torch.inference_mode()
+    def verify_tree(self, tokens: Tensor, seq_lens: Tensor, depths: Tensor, sees: Tensor) -> Tensor:
         """Logits [B, W, V] of a tree: node i in slot seq_lens + i, at position seq_lens + depth.
 
-        tokens     [B, W]     node 0 is the root
-        seq_lens   [B]        committed positions, seen by every node
-        depths     [B, W]     0 at the root
-        ancestors  [B, W, W]  bool, [b, i, j]: node i sees node j; itself included
+        tokens    [B, W]     node 0 is the root
+        seq_lens  [B]        committed positions, seen by every node
+        depths    [B, W]     0 at the root
+        sees      [B, W, W]  bool, [b, i, j]: node i sees node j; itself included
         """
-        width = tokens.shape[1]
-        node = (
-            self._positions - seq_lens[:, None]
-        )  # [B, S]: below 0 the prefix, from W on nothing yet
-        nearest = node.clamp(0, width - 1)
-        seen = ancestors.gather(2, nearest[:, None, :].expand(-1, width, -1))
-        inside = (node < width) & (node >= 0)
-        visible = (node < 0)[:, None] | (seen & inside[:, None])
-        key_depths = torch.where(node < 0, node, depths.gather(1, nearest))
-        positions = seq_lens[:, None] + depths
-        step = self._step(
-            seq_lens[:, None] + self.pool.positions[:width],
-            visible,
-            positions,
-            seq_lens[:, None] + key_depths,
-        )
-        return self.model.forward(tokens, positions, step)
+        return self.model.score(self._tree(tokens, seq_lens, depths, sees)[0])
 
     @torch.inference_mode()
-    def prefill(self, tokens: Tensor, start: int = 0) -> Tensor:
-        """Logits [1, V] after tokens [P] or [1, P] of one row, written from position `start` on."""
+    def verify_tree_hidden(
+        self, tokens: Tensor, seq_lens: Tensor, depths: Tensor, sees: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """As `verify_tree`, and the hidden states [B, W, H] that the head reads."""
+        hidden, _ = self._tree(tokens, seq_lens, depths, sees)
+        return self.model.score(hidden), hidden
+
+    @torch.inference_mode()
+    def verify_tree_taps(
+        self,
+        tokens: Tensor,
+        seq_lens: Tensor,
+        depths: Tensor,
+        sees: Tensor,
+        taps: tuple[int, ...],
+    ) -> tuple[Tensor, Tensor]:
+        """As `verify_tree`, and what enters the tapped layers, side by side [B, W, n * H]."""
+        hidden, tapped = self._tree(tokens, seq_lens, depths, sees, taps)
+        return self.model.score(hidden), tapped
+
+    @torch.inference_mode()
+    def grow(self, tokens: Tensor, seq_lens: Tensor, sees: Tensor, level: int) -> Tensor:
+        """Logits [B, T, V] of the branches of a level, one node each (`Frame.level`)."""
+        positions, step = self.frame.level(tokens.shape[1], seq_lens, sees, level)
+        return self.model.score(self.model.forward(tokens, positions, step)[0])
+
+    @torch.inference_mode()
+    def prefill(
+        self, tokens: Tensor, start: int = 0, taps: tuple[int, ...] = ()
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits [1, V], hidden states [1, P, H] and taps [1, P, n * H] of one row's tokens [P].
+
+        They are written from position `start` on; the logits are those after the last one.
+        """
         tokens = tokens.reshape(1, -1)
-        extent = start + tokens.shape[1]
-        keys = self.pool.positions[None, :extent]
-        positions = keys[:, start:]
-        step = Step(
-            self.pool, positions, keys[:, None] <= positions[:, :, None], positions, keys,
-            dtype=self.model.dtype, first=self.row,
-        )  # fmt: skip
-        return self.model.forward(tokens, positions, step, last=True)
+        positions, step = self.frame.prefill(tokens.shape[1], start)
+        hidden, tapped = self.model.forward(tokens, positions, step, taps)
+        return self.model.score(hidden[:, -1]), hidden, tapped
 
     @torch.inference_mode()
     def move_accepted(self, path: Tensor, seq_lens: Tensor) -> None:
         """Make the accepted nodes path [B, D], padded with -1, the positions after seq_lens [B]."""
         self.pool.move(path, seq_lens)
 
-    @torch.inference_mode()
-    def _chain(self, tokens: Tensor, seq_lens: Tensor, *, last: bool) -> Tensor:
-        positions = seq_lens[:, None] + self.pool.positions[: tokens.shape[1]]
-        visible = self._positions <= positions[:, :, None]
-        step = self._step(positions, visible, positions, self._positions[None])
-        return self.model.forward(tokens, positions, step, last=last)
+    def _chain(
+        self, tokens: Tensor, seq_lens: Tensor, taps: tuple[int, ...] = ()
+    ) -> tuple[Tensor, Tensor]:
+        positions, step = self.frame.chain(tokens.shape[1], seq_lens)
+        return self.model.forward(tokens, positions, step, taps)
 
-    def _step(
-        self, slots: Tensor, visible: Tensor, positions: Tensor, key_positions: Tensor
-    ) -> Step:
-        views = self._views.setdefault(slots.shape[0], {})
-        return Step(
-            self.pool, slots, visible, positions, key_positions, dtype=self.model.dtype, views=views
-        )
+    def _tree(
+        self,
+        tokens: Tensor,
+        seq_lens: Tensor,
+        depths: Tensor,
+        sees: Tensor,
+        taps: tuple[int, ...] = (),
+    ) -> tuple[Tensor, Tensor]:
+        positions, step = self.frame.tree(seq_lens, depths, sees)
+        return self.model.forward(tokens, positions, step, taps)
+
+
+def row_of(hidden: Tensor, accept_len: Tensor) -> Tensor:
+    """Row accept_len - 1 of hidden states [B, W, H], as [B, H]."""
+    rows = (accept_len - 1)[:, None, None].expand(-1, 1, hidden.shape[-1])
+    return hidden.gather(1, rows)[:, 0]
 
 
 class _Probe:
@@ -180,7 +226,7 @@ def probe(model: LanguageModel) -> dict[int, LayerShape]:
     recorder = _Probe(model.device)
     zero = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
     try:
-        model.forward(zero, zero, recorder)
+        model.score(model.forward(zero, zero, recorder)[0])
     except AttributeError as error:
         raise RuntimeFault(
             f"a layer keeps more than keys and values ({error}); {INSTEAD}"

@@ -22,7 +22,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from specflow import facts
+from specflow import facts, headers
 from specflow.errors import RuntimeFault
 from specflow.models.loading import foreign
 
@@ -199,4 +199,4 @@ def _template(folder: Path, config: Mapping[str, Any]) -> str | None:
 
 def _read(file: Path) -> dict[str, Any]:
     """A JSON object; empty where there is none, since `facts` has refused what is broken."""
-    return (facts.read_json(file) if file.is_file() else None) or {}
+    return (headers.read_json(file) if file.is_file() else None) or {}

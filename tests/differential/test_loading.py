@@ -73,7 +73,7 @@ def test_a_whole_folder_loads(folder: Path) -> None:
     model = LanguageModel.load(open_model(str(folder)), device="cpu", dtype="float32")
     assert (model.vocab_size, model.max_positions, model.layers) == (97, 256, 4)
     assert model.stop_ids == {1}
-    logits = model.window(model.pool(1, 8), 8).prefill(torch.tensor([3, 4, 5]))
+    logits, _, _ = model.window(model.pool(1, 8), 8).prefill(torch.tensor([3, 4, 5]))
     stock = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
     torch.testing.assert_close(
         logits, stock(torch.tensor([[3, 4, 5]])).logits[:, -1], atol=1e-4, rtol=1e-4

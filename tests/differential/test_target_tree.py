@@ -40,7 +40,7 @@ class Rig:
         for row, (text, cuts) in enumerate(zip(self.texts, CUTS, strict=True)):
             window = self.lm.window(pool, extent, row=row)
             for begin, end in pairwise(cuts):
-                logits = window.prefill(torch.tensor(text[begin:end]), begin)
+                logits, _, _ = window.prefill(torch.tensor(text[begin:end]), begin)
             self.check(logits[0], text)
         return pool, self.lm.window(pool, extent)
 

@@ -1,0 +1,148 @@
+"""The weights of a draft network, out of whatever format they were published in.
+
+Every tensor has a place and every place a tensor, or the draft is refused: a random head would run,
+and guess nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from specflow.errors import RuntimeFault
+from specflow.formats import TAPS, Format, leftovers, rename, steps_of
+from specflow.models.adapters import Adapter, absorb
+from specflow.models.linear import pack
+from specflow.models.loading import OTHER, foreign
+from specflow.models.nets import DraftModel, DraftNet, Sizes
+
+EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(gate|up|down)_proj\.weight")
+UNREAD = {"t2d"}  # the inverse of d2t, read by training only
+
+
+def load_draft(
+    files: tuple[Path, ...], form: Format, said: dict[str, Any], target: Adapter
+) -> DraftModel:
+    """A draft network of one format, ready to run beside its target.
+
+    files  the safetensors that hold it; the target's own for a bundled draft
+    said   the draft's config.json
+    """
+    layers = target.layers
+    where = {name: file for file in files for name in _names(file)}
+    ours = rename(where, form, layers)
+    if not form.bundled:
+        _refuse("weights nothing reads,", leftovers(where, form, layers), files[0].parent)
+    tensors = {n: t for n, t in _read(ours, where).items() if n not in UNREAD}
+    tensors = pack_experts(tensors)
+    net = DraftNet(*described(form, tensors, said), target, layer_config(said))
+    fill(net, tensors, files[0].parent)
+    net = (
+        net.to(device=target.device, dtype=target.dtype).eval().requires_grad_(requires_grad=False)
+    )
+    if net.net.block == "target" and target.row.absorbed:
+        absorb(net)
+    pack(net.steps)
+    return DraftModel(net, target.dtype, target.device)
+
+
+def described(
+    form: Format, tensors: Mapping[str, Tensor], said: Mapping[str, Any]
+) -> tuple[Any, Sizes]:
+    """The network and its sizes, from the shapes of its tensors and the flags of its config."""
+    net = form.net
+    if said.get("norm_output"):
+        net = replace(net, carries="normed")
+    fc = tensors.get("steps.0.fc.weight")
+    if fc is None:
+        raise RuntimeFault(f"{form.doc} has no `fc.weight`; {OTHER}")
+    width = fc.shape[0]
+    head = tensors.get("lm_head.weight") if net.own_head else None
+    sizes = Sizes(
+        reads=fc.shape[1] if net.reads == TAPS else fc.shape[1] - width,
+        width=width,
+        vocab=0 if head is None else head.shape[0],
+        steps=steps_of(tensors),
+        embedding="embed_tokens.weight" in tensors,
+        mapped="d2t" in tensors,
+        fc_bias="steps.0.fc.bias" in tensors,
+        residual_normed=bool(said.get("norm_before_residual")),
+    )
+    return net, sizes
+
+
+def layer_config(said: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a draft's config that describes its layers."""
+    nested = said.get("transformer_layer_config")
+    return dict(nested if isinstance(nested, dict) else said)
+
+
+def pack_experts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Published experts are tensors of their own; the library's layers hold them as one."""
+    out: dict[str, Tensor] = {}
+    found: dict[str, dict[tuple[int, str], Tensor]] = {}
+    for name, tensor in tensors.items():
+        match = EXPERT.fullmatch(name)
+        if match is None:
+            out[name] = tensor
+        else:
+            found.setdefault(match[1], {})[int(match[2]), match[3]] = tensor
+    for prefix, parts in found.items():
+        count = range(1 + max(expert for expert, _ in parts))
+        missing = [(e, k) for e in count for k in ("gate", "up", "down") if (e, k) not in parts]
+        if missing:
+            raise RuntimeFault(f"expert {missing[0][0]} of `{prefix}` has no weights; {OTHER}")
+        both = [torch.cat([parts[e, "gate"], parts[e, "up"]]) for e in count]
+        out[f"{prefix}.gate_up_proj"] = torch.stack(both)
+        out[f"{prefix}.down_proj"] = torch.stack([parts[e, "down"] for e in count])
+    return out
+
+
+def fill(net: DraftNet, tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Put the tensors in their places; RuntimeFault lists what is missing, left over or misshapen.
+
+    A head or an embedding that the network shares with its target is a copy, and is dropped.
+    """
+    wanted = net.state_dict()
+    shared = {"lm_head.weight", "embed_tokens.weight"} - wanted.keys()
+    given = {n: t for n, t in tensors.items() if n not in shared}
+    _refuse("missing weights,", sorted(wanted.keys() - given.keys()), folder)
+    _refuse("weights nothing reads,", sorted(given.keys() - wanted.keys()), folder)
+    misshapen = [
+        f"{n} {list(given[n].shape)} instead of {list(wanted[n].shape)}"
+        for n in sorted(wanted)
+        if given[n].shape != wanted[n].shape
+    ]
+    _refuse("weights of another shape,", misshapen, folder)
+    with foreign(f"`{folder}` does not load"):
+        net.load_state_dict({n: given[n].to(wanted[n].dtype) for n in wanted})
+    for name, weight in net.named_parameters():
+        if not torch.isfinite(weight).all():
+            raise RuntimeFault(f"`{name}` of `{folder}` holds a number that is not finite; {OTHER}")
+
+
+def _names(file: Path) -> list[str]:
+    with foreign(f"`{file}` cannot be read"), safe_open(file, framework="pt") as opened:
+        return list(opened.keys())
+
+
+def _read(ours: Mapping[str, str], where: Mapping[str, Path]) -> dict[str, Tensor]:
+    out: dict[str, Tensor] = {}
+    for file in sorted(set(where.values())):
+        with foreign(f"`{file}` cannot be read"), safe_open(file, framework="pt") as opened:
+            out |= {n: opened.get_tensor(t) for n, t in ours.items() if where[t] == file}
+    return out
+
+
+def _refuse(kind: str, names: list[str], folder: Path) -> None:
+    if names:
+        more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+        listed = ", ".join(f"`{name}`" for name in names[:4]) + more
+        raise RuntimeFault(f"the draft in `{folder}` does not fit: {kind} {listed}; {OTHER}")
