@@ -30,6 +30,7 @@ LAYERS = (
             "prompts.py",
             "recipe.py",
             "facts.py",
+            "formats.py",
             "provenance.py",
             "errors.py",
             "diagnostics.py",

@@ -5,24 +5,44 @@ All of it is foreign text: whatever a folder holds, a reader here returns facts 
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any
 
+from specflow import formats, vocab_map
 from specflow.gguf_header import read_header
+from specflow.headers import (
+    AGAIN,
+    FLOATS,
+    INTEGERS,
+    LARGEST_JSON,
+    Problem,
+    Refused,
+    Tensor,
+    guarded,
+    read_integers,
+    read_json,
+    read_object,
+    read_tensors,
+    weight_files,
+    whole_number,
+)
 
 BUILTIN = "builtin:"
 PICO = Path(__file__).parent / "models" / "pico"
-LARGEST_JSON = 64_000_000  # bytes; a tokenizer of 256k tokens is about 30 MB
-LARGEST_HEADER = 100_000_000  # bytes; the format's own limit
-LARGEST_ID = 2**31
 MOSTLY = 0.98  # share of tokens that a GGUF and a folder of one model agree on
-FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}  # bytes of the dtypes that are loaded
-AGAIN = "download it again"
+SIDE_TABLES = re.compile(r"(model\.)?(d2t|t2d|masked_embedding\.token_ordering)")
+TEXT_KEYS = ("text_config", "transformer_layer_config")
+MTP_KEYS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
+CAUSAL_LM = "causal_lm"
+EMBEDDINGS = ("embed_tokens.weight", "model.embed_tokens.weight")
+HEADS = ("lm_head.weight", *EMBEDDINGS[1:])
+LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks?)\.(\d+)\.")
+LONE_ENTRY = re.compile(r"(?:model\.)?(?:fc|layers\.(\d+)\.eh_proj)\.weight")
+FOR_ANOTHER = "name a draft that was made for this target"
 SPECIALS = (
     "bos_token",
     "eos_token",
@@ -32,25 +52,19 @@ SPECIALS = (
     "cls_token",
     "mask_token",
 )
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Why a checkpoint cannot be used: `kind` is missing or unreadable."""
-
-    kind: str
-    message: str
-    help: str
 
 
 @dataclass(frozen=True)
 class ModelFacts:
     """What is known of a model before its weights load; zero or empty is not known.
 
-    weights    the safetensors files, each of them whole
-    no_float   name and dtype of the first weight that is not stored as a float
-    tokens     a GGUF file's map of tokens to ids; a folder's is read when it is asked for
+    weights      the safetensors files, each of them whole
+    no_float     name and dtype of the first weight that is not stored as a float
+    tokens       a GGUF file's map of tokens to ids; a folder's is read when it is asked for
+    layer_types  the kind of attention of each layer, where config.json lists it
+    mtp_layers   how many layers for drafting config.json declares
+    tensors      every tensor of the weights, by name
+    config       config.json as it is; `text` is the part of it that is about text
     """
 
     model: str
@@ -62,6 +76,23 @@ class ModelFacts:
     weights: tuple[Path, ...] = ()
     no_float: tuple[str, str] | None = None
     tokens: Mapping[str, int] | None = None
+    model_type: str = ""
+    hidden_size: int = 0
+    layers: int = 0
+    layer_types: tuple[str, ...] = ()
+    mtp_layers: int = 0
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def text(self) -> Mapping[str, Any]:
+        """What config.json says of the language model alone."""
+        return _text(self.config)
+
+    @cached_property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The shape of every tensor of the weights, by name."""
+        return {name: tensor.shape for name, tensor in self.tensors.items()}
 
     @property
     def tokenizer_size(self) -> int:
@@ -79,7 +110,7 @@ class ModelFacts:
         if folder is None:
             return dict(self.tokens or {}), None
         nothing: dict[str, int] = {}
-        return _guarded(self.model, lambda: _vocabulary(self.model, folder), nothing)
+        return guarded(self.model, lambda: _vocabulary(self.model, folder), nothing)
 
     def speaks_like(self, other: ModelFacts) -> bool:
         """Whether both tokenizers map the same tokens to the same ids, as far as is known."""
@@ -95,6 +126,47 @@ class ModelFacts:
 
 
 @dataclass(frozen=True)
+class DraftFacts:
+    """What a draft network is, told from the names and shapes of its tensors and its config.
+
+    format       a name of `formats.FORMATS`; causal_lm for a whole language model; empty for no
+                 draft, or none that is known
+    bundled      it lies in the target's own checkpoint
+    hidden_size  width of the state that one draft step hands to the next
+    reads_width  width of what it reads of the target in each row
+    taps         the streams its config says it reads, each named by the layer it enters; empty
+                 where the config says nothing
+    tap_count    how many streams of the target's width it reads; 0 where it reads none
+    vocab_size   rows of its own head; 0 without one
+    embed_rows   rows of its own embedding; 0 without one
+    map_size     length of `d2t`, its map to the target's ids; 0 without one
+    steps        how many draft steps have a layer of their own; 1 where all share one
+    problem      why it cannot draft for this target, as far as it says so itself
+
+    The flags are what the config says; `fc_bias` is whether there is one.
+    """
+
+    format: str = ""
+    bundled: bool = False
+    hidden_size: int = 0
+    reads_width: int = 0
+    taps: tuple[int, ...] = ()
+    tap_count: int = 0
+    vocab_size: int = 0
+    embed_rows: int = 0
+    has_embedding: bool = False
+    has_map: bool = False
+    map_size: int = 0
+    steps: int = 1
+    fc_bias: bool = False
+    norm_before_residual: bool = False
+    norm_output: bool = False
+    norm_before_fc: bool = False
+    ordered_embeddings: bool = False
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True)
 class Facts:
     """Facts by block: target, and draft where it names a model."""
 
@@ -103,13 +175,10 @@ class Facts:
     def __getitem__(self, block: str) -> ModelFacts:
         return self.models.get(block, ModelFacts(""))
 
-
-class _Refused(Exception):  # noqa: N818 - ends in this file, as a Problem
-    """A checkpoint that cannot be used, found midway through its reading."""
-
-    def __init__(self, message: str, way_out: str = AGAIN, kind: str = "unreadable") -> None:
-        super().__init__(message)
-        self.problem = Problem(kind, message, way_out)
+    @cached_property
+    def net(self) -> DraftFacts:
+        """What the draft model is; where none is named, the one that the target brings along."""
+        return describe_draft(self["target"], self.models.get("draft"))
 
 
 def builtins() -> dict[str, Path]:
@@ -119,28 +188,159 @@ def builtins() -> dict[str, Path]:
 
 def read(model: str) -> ModelFacts:
     """The facts of a model as a recipe names it; never an exception: a problem is a fact too."""
-    facts, problem = _guarded(model, lambda: _named(model), ModelFacts(model))
+    facts, problem = guarded(model, lambda: _named(model), ModelFacts(model))
     return ModelFacts(model, problem=problem) if problem else facts
 
 
 def read_folder(folder: Path) -> ModelFacts:
     """The facts of a folder; never an exception."""
     model = str(folder)
-    facts, problem = _guarded(model, lambda: _folder(model, folder), ModelFacts(model))
+    facts, problem = guarded(model, lambda: _folder(model, folder), ModelFacts(model))
     return ModelFacts(model, problem=problem) if problem else facts
 
 
-def _guarded(model: str, reader: Callable[[], T], otherwise: T) -> tuple[T, Problem | None]:
-    """What a reader of foreign text returns, or why it returns nothing."""
+def describe_draft(target: ModelFacts, draft: ModelFacts | None) -> DraftFacts:
+    """What the draft is to the target; never an exception.
+
+    Where there is no draft, or it is the target itself, a network bundled with the target is meant.
+    """
+    own = draft is not None and not _same(target, draft)
+    source = draft if draft is not None and own else target
+    facts, problem = guarded(source.model, lambda: _network(target, source, own), DraftFacts())
+    if problem:
+        return replace(facts, problem=problem)
+    if facts.format or draft is None or not _is_causal_lm(draft):
+        return facts
+    return DraftFacts(
+        CAUSAL_LM,
+        hidden_size=draft.hidden_size,
+        vocab_size=draft.vocab_size,
+        embed_rows=draft.vocab_size,
+        has_embedding=True,
+    )
+
+
+def _same(target: ModelFacts, draft: ModelFacts) -> bool:
+    if target.folder is None or draft.folder is None:
+        return target.model == draft.model
+    return target.folder.resolve() == draft.folder.resolve()
+
+
+def _is_causal_lm(model: ModelFacts) -> bool:
+    """Whether it embeds all its vocabulary and has all its layers, none of them fed from aside."""
+    if model.tokens:
+        return True
+    entries = [match for match in map(LONE_ENTRY.fullmatch, model.tensors) if match]
+    fed = any(match[1] is None or int(match[1]) < model.layers for match in entries)
+    found = {int(match[1]) for match in map(LAYER.search, model.tensors) if match}
+    embeds = (model.vocab_size, model.hidden_size) in model.shapes.values()
+    return embeds and not fed and bool(model.layers) and found.issuperset(range(model.layers))
+
+
+def _network(target: ModelFacts, source: ModelFacts, own: bool) -> DraftFacts:
+    """The facts of a network that is no language model; none where there is none."""
+    form = formats.recognise(source.tensors, target.layers, bundled=not own)
+    if form is None:
+        return DraftFacts()
+    names = formats.rename(source.tensors, form, target.layers)
+    ours = {name: source.tensors[theirs] for name, theirs in names.items()}
+    hidden, reads = _widths(target, source, form.net, ours)
+    taps = form.net.reads == formats.TAPS
+    embedding, head, ids = _rows(ours, EMBEDDINGS), _rows(ours, HEADS), _rows(ours, ("d2t",))
+    facts = DraftFacts(
+        form.name,
+        bundled=not own,
+        hidden_size=hidden,
+        reads_width=reads,
+        taps=_tap_ids(target, source) if taps else (),
+        tap_count=reads // target.hidden_size if taps and target.hidden_size else 0,
+        vocab_size=head,
+        embed_rows=embedding,
+        has_embedding=bool(embedding),
+        has_map="d2t" in ours,
+        map_size=ids,
+        steps=formats.steps_of(ours) if form.net.own_layers else 1,
+        fc_bias="steps.0.fc.bias" in ours,
+        ordered_embeddings="masked_embedding.token_ordering" in ours,
+        norm_before_residual=_flag(source, "norm_before_residual"),
+        norm_output=_flag(source, "norm_output"),
+        norm_before_fc=_flag(source, "norm_before_fc"),
+    )
+    fault = next(_faults(target, source, facts, ours), "")
+    return replace(facts, problem=Problem("misfit", fault, FOR_ANOTHER)) if fault else facts
+
+
+def _widths(
+    target: ModelFacts, source: ModelFacts, net: formats.Net, ours: Mapping[str, Tensor]
+) -> tuple[int, int]:
+    """How wide the state is that a draft step hands on, and what it reads of the target."""
+    frozen = net.reads == formats.TARGET_KV
+    shape = ours["post_projection.weight" if frozen else "steps.0.fc.weight"].shape
+    if len(shape) != 2:
+        raise Refused(
+            f"the projection of `{source.model}` has the shape {list(shape)}, which is no matrix"
+        )
+    out, into = shape
+    if frozen:
+        return out, out
+    if net.reads == formats.TAPS:
+        return out, into
+    own = next((ours[name].shape[-1:] for name in EMBEDDINGS if name in ours), ())
+    return out, max(into - (own[0] if own else target.hidden_size or out), 0)
+
+
+def _rows(ours: Mapping[str, Tensor], names: Iterable[str]) -> int:
+    """Rows of the first of these tensors that is there; 0 where none is."""
+    shapes = (ours[name].shape for name in names if name in ours)
+    return next((shape[0] for shape in shapes if shape), 0)
+
+
+def _flag(source: ModelFacts, name: str) -> bool:
+    return any(config.get(name) is True for config in (source.config, source.text))
+
+
+def _tap_ids(target: ModelFacts, source: ModelFacts) -> tuple[int, ...]:
     try:
-        return reader(), None
-    except _Refused as refused:
-        return otherwise, refused.problem
-    except OSError as error:
-        said, way_out = error.strerror or type(error).__name__, "check its path and permissions"
-    except Exception as error:  # noqa: BLE001 - foreign text: no list of types is ever complete
-        said, way_out = type(error).__name__, "download it again, or name another"
-    return otherwise, Problem("unreadable", f"`{model}` cannot be read: {said}", way_out)
+        return formats.tap_ids(source.config, target.layers, target.model_type)
+    except ValueError as error:
+        raise Refused(f"`{formats.TAP_KEY}` of `{source.model}` names no layers") from error
+
+
+def _faults(
+    target: ModelFacts, source: ModelFacts, facts: DraftFacts, ours: Mapping[str, Tensor]
+) -> Iterator[str]:
+    """What does not hold together, the cause of others first."""
+    name, vocab, head = source.model, target.vocab_size, facts.vocab_size
+    if facts.has_map:
+        yield from _map_faults(name, vocab, facts, ours)
+    elif vocab and head not in (0, vocab):
+        yield f"`{name}` has a head of {head} rows and no `d2t` to the {vocab} ids of the target"
+    if target.layers and any(i > target.layers for i in facts.taps):
+        taps = ", ".join(map(str, facts.taps))
+        yield f"`{name}` reads what enters layers {taps} of a target that has {target.layers}"
+    whole = facts.tap_count * target.hidden_size == facts.reads_width
+    if facts.taps and facts.tap_count and whole and len(facts.taps) != facts.tap_count:
+        yield f"`{name}` has weights for {facts.tap_count} taps, and names {len(facts.taps)}"
+
+
+def _map_faults(
+    name: str, vocab: int, facts: DraftFacts, ours: Mapping[str, Tensor]
+) -> Iterator[str]:
+    """What is wrong with `d2t` and `t2d`; their values are read last."""
+    if not facts.vocab_size:
+        yield f"`{name}` has `d2t` and no head of its own whose ids it could map"
+    if facts.map_size != facts.vocab_size:
+        yield f"`d2t` of `{name}` has {facts.map_size} ids, its head {facts.vocab_size} rows"
+    marked = _rows(ours, ("t2d",))
+    if vocab and "t2d" in ours and marked != vocab:
+        yield f"`t2d` of `{name}` has {marked} ids, the target {vocab}"
+    if vocab:
+        offsets = read_integers(name, "d2t", ours["d2t"])
+        fault = vocab_map.offset_fault(offsets, vocab)
+        if not fault and "t2d" in ours:
+            fault = vocab_map.cover_fault(offsets, read_integers(name, "t2d", ours["t2d"]))
+        if fault:
+            yield f"{fault} (`{name}`)"
 
 
 def _named(model: str) -> ModelFacts:
@@ -149,7 +349,7 @@ def _named(model: str) -> ModelFacts:
         folder = builtins().get(name)
         if folder is None:
             offer = ", ".join(BUILTIN + n for n in builtins())
-            raise _Refused(f"specflow ships no `{name}`", f"built in are {offer}", "missing")
+            raise Refused(f"specflow ships no `{name}`", f"built in are {offer}", "missing")
         return _folder(model, folder)
     path = Path(model).expanduser()
     if path.is_dir():
@@ -157,11 +357,11 @@ def _named(model: str) -> ModelFacts:
     if path.suffix == ".gguf" and path.is_file():
         return _gguf(model, path)
     if path.exists():
-        raise _Refused(
+        raise Refused(
             f"`{model}` is neither a folder nor a GGUF file",
             "only safetensors and GGUF are loaded; name the folder that holds config.json",
         )
-    raise _Refused(
+    raise Refused(
         f"`{model}` does not exist",
         "name a checkpoint folder, a .gguf file, or builtin:NAME",
         "missing",
@@ -173,10 +373,10 @@ def _gguf(model: str, path: Path) -> ModelFacts:
     try:
         header = read_header(path)
     except ValueError as error:
-        raise _Refused(f"`{model}` cannot be read: {error}") from error
+        raise Refused(f"`{model}` cannot be read: {error}") from error
     size = path.stat().st_size
     if size < header.needed:
-        raise _Refused(f"`{model}` is cut short: {size} of {header.needed} bytes")
+        raise Refused(f"`{model}` is cut short: {size} of {header.needed} bytes")
     return ModelFacts(
         model,
         vocab_size=len(header.tokens),
@@ -187,115 +387,60 @@ def _gguf(model: str, path: Path) -> ModelFacts:
 
 def _folder(model: str, folder: Path) -> ModelFacts:
     if not (folder / "config.json").is_file():
-        raise _Refused(f"`{model}` has no config.json", "name the folder of a whole checkpoint")
-    said = _object(model, folder / "config.json")
-    for config in (said, _object(model, folder / "generation_config.json")):
+        raise Refused(f"`{model}` has no config.json", "name the folder of a whole checkpoint")
+    said = read_object(model, folder / "config.json")
+    for config in (said, read_object(model, folder / "generation_config.json")):
         if token_ids(config.get("eos_token_id")) is None:
-            raise _Refused(f"an `eos_token_id` of `{model}` is no token id", AGAIN)
-    text = said["text_config"] if isinstance(said.get("text_config"), dict) else said
-    names = said.get("architectures")
-    sizes = {k: _number(model, text, k) for k in ("vocab_size", "max_position_embeddings")}
-    nothing: tuple[tuple[Path, ...], tuple[str, str] | None] = ((), None)
-    (files, no_float), problem = _guarded(model, lambda: _weights(model, folder), nothing)
+            raise Refused(f"an `eos_token_id` of `{model}` is no token id", AGAIN)
+    text = _text(said)
+    names, kinds = said.get("architectures"), text.get("layer_types")
+    number = partial(whole_number, model)
+    nothing: tuple[tuple[Path, ...], dict[str, Tensor]] = ((), {})
+    (files, tensors), problem = guarded(model, lambda: _weights(model, folder), nothing)
     return ModelFacts(
         model,
         folder,
         problem,
         architecture=str(names[0]) if isinstance(names, list) and names else "",
-        vocab_size=sizes["vocab_size"],
-        max_positions=sizes["max_position_embeddings"],
+        vocab_size=number(text, "vocab_size"),
+        max_positions=number(text, "max_position_embeddings"),
         weights=files,
-        no_float=no_float,
+        no_float=next(filter(None, map(_odd, tensors.items())), None),
+        model_type=str(said.get("model_type") or ""),
+        hidden_size=number(text, "hidden_size"),
+        layers=number(text, "num_hidden_layers"),
+        layer_types=tuple(map(str, kinds)) if isinstance(kinds, list) else (),
+        mtp_layers=next((n for c in (text, said) for k in MTP_KEYS if (n := number(c, k))), 0),
+        tensors=tensors,
+        config=said,
     )
 
 
-def _weights(model: str, folder: Path) -> tuple[tuple[Path, ...], tuple[str, str] | None]:
-    """The files that hold the weights, each checked to be whole, and the first odd dtype."""
-    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    files = _listed(model, index) if index.is_file() else []
-    if single.is_file() and single not in files:
-        files.append(single)  # transformers reads it even where there is an index
-    if not files:
-        _no_weights(model, folder)
-    lost = [p.name for p in files if not p.is_file()]
-    if lost:
-        raise _Refused(
-            f"`{model}` lacks {', '.join(lost[:3])}, which its index names",
-            "download the missing files",
-        )
-    no_float = None
-    for file in files:
-        for name, dtype in _dtypes(model, file).items():
-            if dtype not in FLOATS and no_float is None:
-                no_float = (name, dtype)
-    return tuple(files), no_float
+def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a config.json that is about text: one of its objects, or all of it."""
+    parts = (config.get(key) for key in TEXT_KEYS)
+    return next((part for part in parts if isinstance(part, dict)), config)
 
 
-def _listed(model: str, index: Path) -> list[Path]:
-    listed = (read_json(index) or {}).get("weight_map")
-    names = list(listed.values()) if isinstance(listed, dict) else []
-    if not names or not all(isinstance(n, str) and n == Path(n).name for n in names):
-        raise _Refused(f"{index.name} of `{model}` lists no weights", AGAIN)
-    return [index.parent / name for name in sorted(set(names))]
+def _weights(model: str, folder: Path) -> tuple[tuple[Path, ...], dict[str, Tensor]]:
+    """The files that hold the weights, each checked to be whole, and what lies in them."""
+    files = weight_files(model, folder)
+    return tuple(files), {n: t for file in files for n, t in read_tensors(model, file).items()}
 
 
-def _no_weights(model: str, folder: Path) -> NoReturn:
-    pickles = sorted(p.name for end in ("bin", "pt", "pth") for p in folder.glob(f"*.{end}"))
-    others = sorted(p.name for p in folder.glob("*.safetensors"))
-    if others:
-        raise _Refused(
-            f"`{model}` has no model.safetensors and no index of shards, only {others[0]}",
-            "name the file model.safetensors, or download model.safetensors.index.json",
-        )
-    if pickles:
-        raise _Refused(
-            f"`{model}` holds its weights as a pickle only ({pickles[0]})",
-            "convert it to safetensors; a pickle can run code, so it is never loaded",
-        )
-    raise _Refused(f"`{model}` has no safetensors file", "download the weights")
-
-
-def _dtypes(model: str, file: Path) -> dict[str, str]:
-    """The dtype of each weight of a safetensors file that is as long as its header says."""
-    size, place = file.stat().st_size, f"{file.name} of `{model}`"
-    with file.open("rb") as opened:
-        length = int.from_bytes(opened.read(8), "little")
-        if not 2 <= length <= min(LARGEST_HEADER, size - 8):
-            raise _Refused(f"{place} is no safetensors file, or cut short in its header")
-        text = opened.read(length)
-    try:
-        header = json.loads(text.decode("utf-8"))
-        notes = header.pop("__metadata__", {})
-        spans = sorted(_span(spec) for spec in header.values())
-        dtypes = {name: str(spec["dtype"]) for name, spec in header.items()}
-        plain = all(isinstance(note, str) for note in notes.values())
-    except Exception as error:  # foreign text: no list of types is ever complete
-        raise _Refused(f"{place} has a broken header ({type(error).__name__})") from error
-    ends = [0, *(end for _, end in spans)]
-    if size != 8 + length + ends[-1]:
-        raise _Refused(f"{place} has {size} bytes where its header says {8 + length + ends[-1]}")
-    if not plain or ends[:-1] != [begin for begin, _ in spans]:
-        raise _Refused(f"{place} has a broken header (weights overlap, or notes are no text)")
-    return dtypes
-
-
-def _span(spec: Mapping[str, Any]) -> tuple[int, int]:
-    """Where a weight begins and ends; ValueError where its shape says another length."""
-    begin, end = spec["data_offsets"]
-    shape, width = spec["shape"], FLOATS.get(spec["dtype"])
-    if not all(type(n) is int and n >= 0 for n in (begin, end, *shape)) or len(shape) > 64:
-        raise ValueError(spec)
-    if end < begin or (width and math.prod(shape) * width != end - begin):
-        raise ValueError(spec)
-    return begin, end
+def _odd(item: tuple[str, Tensor]) -> tuple[str, str] | None:
+    """Name and dtype of a weight that is not stored as a float; a table of ids is no weight."""
+    name, dtype = item[0], item[1].dtype
+    table = dtype in INTEGERS and SIDE_TABLES.fullmatch(name)
+    return None if dtype in FLOATS or table else (name, dtype)
 
 
 def _vocabulary(model: str, folder: Path) -> dict[str, int]:
     """What a tokenizer.json maps to ids; empty where it is too large to read here."""
-    special_tokens(_object(model, folder / "tokenizer_config.json"))
+    special_tokens(read_object(model, folder / "tokenizer_config.json"))
     file = folder / "tokenizer.json"
     if not file.is_file():
-        raise _Refused(f"`{model}` has no tokenizer.json", "save the model with a fast tokenizer")
+        raise Refused(f"`{model}` has no tokenizer.json", "save the model with a fast tokenizer")
     if file.stat().st_size > LARGEST_JSON:
         return {}
     try:
@@ -306,9 +451,9 @@ def _vocabulary(model: str, folder: Path) -> dict[str, int]:
         known = vocab | {each["content"]: each["id"] for each in said.get("added_tokens", [])}
         whole = all(type(i) is int and 0 <= i < 2**32 for i in known.values())
     except Exception as error:  # foreign text: no list of types is ever complete
-        raise _Refused(f"tokenizer.json of `{model}` is not a tokenizer") from error
+        raise Refused(f"tokenizer.json of `{model}` is not a tokenizer") from error
     if not whole:
-        raise _Refused(f"tokenizer.json of `{model}` gives a token an id that is none")
+        raise Refused(f"tokenizer.json of `{model}` gives a token an id that is none")
     return dict(known)
 
 
@@ -321,7 +466,7 @@ def special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
         if not said:
             continue
         if not isinstance(content, str) or any("\ud800" <= c <= "\udfff" for c in content):
-            raise _Refused(f"`{name}` of tokenizer_config.json is no token", AGAIN)
+            raise Refused(f"`{name}` of tokenizer_config.json is no token", AGAIN)
         found[name] = content
     return found
 
@@ -332,30 +477,3 @@ def token_ids(said: Any) -> frozenset[int] | None:
         return frozenset()
     listed = said if isinstance(said, list | tuple | set | frozenset) else [said]
     return frozenset(listed) if all(type(i) is int for i in listed) else None
-
-
-def read_json(file: Path) -> dict[str, Any] | None:
-    """A JSON object, or None where the file holds something else or too much."""
-    if file.stat().st_size > LARGEST_JSON:
-        return None
-    try:
-        # As transformers does: UTF-8 and no mark before it, which `loads` of bytes would pass over.
-        said = json.loads(file.read_bytes().decode("utf-8"))
-    except (ValueError, RecursionError):
-        return None
-    return said if isinstance(said, dict) else None
-
-
-def _object(model: str, file: Path) -> dict[str, Any]:
-    """A JSON object; empty where the file does not exist."""
-    said = read_json(file) if file.is_file() else {}
-    if said is None:
-        raise _Refused(f"{file.name} of `{model}` is not a JSON object in UTF-8")
-    return said
-
-
-def _number(model: str, config: Mapping[str, Any], key: str) -> int:
-    value = config.get(key)
-    if value is not None and (type(value) is not int or not 0 <= value < LARGEST_ID):
-        raise _Refused(f"`{key}` in config.json of `{model}` is not a whole number")
-    return value or 0

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 HIDDEN, TAPS, TARGET_KV = "hidden", "taps", "target_kv"
 
@@ -74,6 +75,8 @@ class Format:
     bundled: bool = False
 
 
+TAP_KEY = "eagle_aux_hidden_state_layer_ids"
+LITE = "glm4_moe_lite"
 SHARED = r"(embed_tokens\.weight|lm_head\.weight|d2t|t2d)"
 
 FORMATS: tuple[Format, ...] = (
@@ -252,7 +255,29 @@ def leftovers(names: Iterable[str], form: Format, layers: int) -> list[str]:
     return [n for n in names if not any(p.fullmatch(n) for p in patterns)]
 
 
-def steps_of(ours: Mapping[str, str]) -> int:
+def steps_of(ours: Iterable[str]) -> int:
     """How many draft steps have a layer of their own."""
     found = {int(n.split(".")[1]) for n in ours if n.startswith("steps.")}
     return max(found, default=-1) + 1
+
+
+def tap_ids(config: Mapping[str, Any], layers: int, target_type: str = "") -> tuple[int, ...]:
+    """Which streams of the target a draft reads, by the layers they enter (serial.md §7.3).
+
+    At the top of a config the ids say just that. Under `eagle_config` they name layers whose output
+    is read, except where one of them is past the last layer (gpt-oss), or where a GLM-4 lite model
+    does not begin at 1. Empty where the config names none; ValueError where it names no layers.
+
+    layers       of the target, 0 where that is not known
+    target_type  the target's `model_type`
+    """
+    inner = config.get("eagle_config")
+    outputs = inner.get(TAP_KEY) if isinstance(inner, Mapping) else None
+    said = outputs if outputs is not None else config.get(TAP_KEY)
+    if said is None:
+        return ()
+    if not isinstance(said, list) or not all(type(i) is int and i >= 0 for i in said):
+        raise ValueError(said)
+    past_last = bool(layers) and max(said, default=0) >= layers
+    enters = outputs is None or past_last or (target_type == LITE and said[:1] != [1])
+    return tuple(said) if enters else tuple(i + 1 for i in said)

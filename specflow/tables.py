@@ -22,6 +22,20 @@ ALIASES: dict[str, Alias] = {
     "AUTOREGRESSIVE": Alias(PLAIN, "plain decoding drafts nothing"),
 }
 
+# The draft that a network of each format is made for.
+MADE_FOR: dict[str, str] = {
+    "eagle": "EAGLE",
+    "eagle3": "EAGLE3",
+    "eagle3_speculators": "EAGLE3",
+    "mtp": "NEXTN",
+    "mtp_mimo": "NEXTN",
+    "mtp_qwen3_next": "NEXTN",
+    "mtp_speculators": "NEXTN",
+    "mtp_layers": "MULTI_LAYER_EAGLE",
+    "assistant": "FROZEN_KV_MTP",
+    "causal_lm": "STANDALONE",
+}
+
 # Defaults that depend on the target's architecture; "*" is every other one.
 # num_steps 3: chain 3-1-4 is what SGLang runs where nothing is said (constraints.md).
 CHAIN_SHAPES: dict[str, dict[str, Any]] = {
