@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from specflow import formats, vocab_map
+from specflow import formats, published, vocab_map
 from specflow.gguf_header import read_header
 from specflow.headers import (
     AGAIN,
@@ -38,10 +38,6 @@ SIDE_TABLES = re.compile(r"(model\.)?(d2t|t2d|masked_embedding\.token_ordering)"
 TEXT_KEYS = ("text_config", "transformer_layer_config")
 MTP_KEYS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
 CAUSAL_LM = "causal_lm"
-EMBEDDINGS = ("embed_tokens.weight", "model.embed_tokens.weight")
-HEADS = ("lm_head.weight", *EMBEDDINGS[1:])
-LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks?)\.(\d+)\.")
-LONE_ENTRY = re.compile(r"(?:model\.)?(?:fc|layers\.(\d+)\.eh_proj)\.weight")
 FOR_ANOTHER = "name a draft that was made for this target"
 SPECIALS = (
     "bos_token",
@@ -65,6 +61,7 @@ class ModelFacts:
     mtp_layers   how many layers for drafting config.json declares
     tensors      every tensor of the weights, by name
     config       config.json as it is; `text` is the part of it that is about text
+    recorded     where the facts are from, of a model that is not here: it can be judged, not run
     """
 
     model: str
@@ -83,6 +80,7 @@ class ModelFacts:
     mtp_layers: int = 0
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
+    recorded: str = ""
 
     @property
     def text(self) -> Mapping[str, Any]:
@@ -227,18 +225,16 @@ def _same(target: ModelFacts, draft: ModelFacts) -> bool:
 
 
 def _is_causal_lm(model: ModelFacts) -> bool:
-    """Whether it embeds all its vocabulary and has all its layers, none of them fed from aside."""
-    if model.tokens:
+    if model.tokens or model.recorded:
         return True
-    entries = [match for match in map(LONE_ENTRY.fullmatch, model.tensors) if match]
-    fed = any(match[1] is None or int(match[1]) < model.layers for match in entries)
-    found = {int(match[1]) for match in map(LAYER.search, model.tensors) if match}
-    embeds = (model.vocab_size, model.hidden_size) in model.shapes.values()
-    return embeds and not fed and bool(model.layers) and found.issuperset(range(model.layers))
+    embedding = (model.vocab_size, model.hidden_size)
+    return embedding in model.shapes.values() and formats.all_layers(model.shapes, model.layers)
 
 
 def _network(target: ModelFacts, source: ModelFacts, own: bool) -> DraftFacts:
     """The facts of a network that is no language model; none where there is none."""
+    if source.recorded:
+        return _recorded(target, source, own)
     form = formats.recognise(source.tensors, target.layers, bundled=not own)
     if form is None:
         return DraftFacts()
@@ -246,19 +242,19 @@ def _network(target: ModelFacts, source: ModelFacts, own: bool) -> DraftFacts:
     ours = {name: source.tensors[theirs] for name, theirs in names.items()}
     hidden, reads = _widths(target, source, form.net, ours)
     taps = form.net.reads == formats.TAPS
-    embedding, head, ids = _rows(ours, EMBEDDINGS), _rows(ours, HEADS), _rows(ours, ("d2t",))
+    embedding = _rows(ours, formats.EMBEDDINGS)
     facts = DraftFacts(
         form.name,
         bundled=not own,
         hidden_size=hidden,
         reads_width=reads,
         taps=_tap_ids(target, source) if taps else (),
-        tap_count=reads // target.hidden_size if taps and target.hidden_size else 0,
-        vocab_size=head,
+        tap_count=_tap_count(target, form.net, reads),
+        vocab_size=_rows(ours, formats.HEADS),
         embed_rows=embedding,
         has_embedding=bool(embedding),
         has_map="d2t" in ours,
-        map_size=ids,
+        map_size=_rows(ours, ("d2t",)),
         steps=formats.steps_of(ours) if form.net.own_layers else 1,
         fc_bias="steps.0.fc.bias" in ours,
         ordered_embeddings="masked_embedding.token_ordering" in ours,
@@ -266,6 +262,25 @@ def _network(target: ModelFacts, source: ModelFacts, own: bool) -> DraftFacts:
         norm_output=_flag(source, "norm_output"),
         norm_before_fc=_flag(source, "norm_before_fc"),
     )
+    return _judged(target, source, facts, ours)
+
+
+def _recorded(target: ModelFacts, source: ModelFacts, own: bool) -> DraftFacts:
+    """The facts of a network that is only recorded; none where none is."""
+    facts = DraftFacts(**published.draft_facts(published.record(source.model) or {}))
+    if not facts.format or facts.bundled == own:
+        return DraftFacts()
+    taps = _tap_count(target, formats.named(facts.format).net, facts.reads_width)
+    return _judged(target, source, replace(facts, tap_count=taps), {})
+
+
+def _tap_count(target: ModelFacts, net: formats.Net, reads: int) -> int:
+    return reads // target.hidden_size if net.reads == formats.TAPS and target.hidden_size else 0
+
+
+def _judged(
+    target: ModelFacts, source: ModelFacts, facts: DraftFacts, ours: Mapping[str, Tensor]
+) -> DraftFacts:
     fault = next(_faults(target, source, facts, ours), "")
     return replace(facts, problem=Problem("misfit", fault, FOR_ANOTHER)) if fault else facts
 
@@ -273,20 +288,11 @@ def _network(target: ModelFacts, source: ModelFacts, own: bool) -> DraftFacts:
 def _widths(
     target: ModelFacts, source: ModelFacts, net: formats.Net, ours: Mapping[str, Tensor]
 ) -> tuple[int, int]:
-    """How wide the state is that a draft step hands on, and what it reads of the target."""
-    frozen = net.reads == formats.TARGET_KV
-    shape = ours["post_projection.weight" if frozen else "steps.0.fc.weight"].shape
-    if len(shape) != 2:
-        raise Refused(
-            f"the projection of `{source.model}` has the shape {list(shape)}, which is no matrix"
-        )
-    out, into = shape
-    if frozen:
-        return out, out
-    if net.reads == formats.TAPS:
-        return out, into
-    own = next((ours[name].shape[-1:] for name in EMBEDDINGS if name in ours), ())
-    return out, max(into - (own[0] if own else target.hidden_size or out), 0)
+    shapes = {name: tensor.shape for name, tensor in ours.items()}
+    try:
+        return formats.widths(net, shapes, target.hidden_size)
+    except ValueError as error:
+        raise Refused(f"the projection of `{source.model}` is no matrix") from error
 
 
 def _rows(ours: Mapping[str, Tensor], names: Iterable[str]) -> int:
@@ -334,7 +340,7 @@ def _map_faults(
     marked = _rows(ours, ("t2d",))
     if vocab and "t2d" in ours and marked != vocab:
         yield f"`t2d` of `{name}` has {marked} ids, the target {vocab}"
-    if vocab:
+    if vocab and "d2t" in ours:
         offsets = read_integers(name, "d2t", ours["d2t"])
         fault = vocab_map.offset_fault(offsets, vocab)
         if not fault and "t2d" in ours:
@@ -361,9 +367,14 @@ def _named(model: str) -> ModelFacts:
             f"`{model}` is neither a folder nor a GGUF file",
             "only safetensors and GGUF are loaded; name the folder that holds config.json",
         )
+    found = published.record(model)
+    if found is not None:
+        return ModelFacts(model, recorded=published.source(found), **published.model_facts(found))
+    hub = f"; get it from the Hub with `hf download {model} --local-dir FOLDER`"
     raise Refused(
         f"`{model}` does not exist",
-        "name a checkpoint folder, a .gguf file, or builtin:NAME",
+        "name a checkpoint folder, a .gguf file, or builtin:NAME"
+        + (hub if published.is_hub_name(model) else ""),
         "missing",
     )
 

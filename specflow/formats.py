@@ -75,6 +75,10 @@ class Format:
     bundled: bool = False
 
 
+EMBEDDINGS = ("embed_tokens.weight", "model.embed_tokens.weight")
+HEADS = ("lm_head.weight", "model.embed_tokens.weight")  # an assistant's head is its embedding
+LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks?)\.(\d+)\.")
+LONE_ENTRY = re.compile(r"(?:model\.)?(?:fc|layers\.(\d+)\.eh_proj)\.weight")
 TAP_KEY = "eagle_aux_hidden_state_layer_ids"
 LITE = "glm4_moe_lite"
 SHARED = r"(embed_tokens\.weight|lm_head\.weight|d2t|t2d)"
@@ -259,6 +263,31 @@ def steps_of(ours: Iterable[str]) -> int:
     """How many draft steps have a layer of their own."""
     found = {int(n.split(".")[1]) for n in ours if n.startswith("steps.")}
     return max(found, default=-1) + 1
+
+
+def widths(net: Net, shapes: Mapping[str, tuple[int, ...]], target_width: int) -> tuple[int, int]:
+    """How wide the state is that a draft step hands on, and what it reads of the target in a row.
+
+    shapes        of its tensors, by our names; ValueError where its projection is no matrix
+    target_width  hidden size of the target, whose embedding is read where there is none of its own
+    """
+    frozen = net.reads == TARGET_KV
+    out, into = shapes["post_projection.weight" if frozen else "steps.0.fc.weight"]
+    if frozen:
+        return out, out
+    if net.reads == TAPS:
+        return out, into
+    own = next((shapes[name][-1] for name in EMBEDDINGS if shapes.get(name)), 0)
+    return out, max(into - (own or target_width or out), 0)
+
+
+def all_layers(names: Iterable[str], layers: int) -> bool:
+    """Whether so many layers are all there and feed one another, as a language model's do."""
+    known = tuple(names)
+    entries = [match for match in map(LONE_ENTRY.fullmatch, known) if match]
+    fed = any(match[1] is None or int(match[1]) < layers for match in entries)
+    found = {int(match[1]) for match in map(LAYER.search, known) if match}
+    return not fed and bool(layers) and found.issuperset(range(layers))
 
 
 def tap_ids(config: Mapping[str, Any], layers: int, target_type: str = "") -> tuple[int, ...]:

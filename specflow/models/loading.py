@@ -26,6 +26,11 @@ ABANDONED = 24 * 60 * 60  # seconds after which a conversion that did not end ha
 def open_model(path: str) -> Path:
     """The folder of safetensors behind a path, a `builtin:` name or a `.gguf` file."""
     found = _accepted(facts.read(path))
+    if found.recorded:
+        raise RuntimeFault(
+            f"of `{path}` only a record is here, which can be validated and not run; "
+            f"`hf download {path} --local-dir FOLDER`, and name the folder"
+        )
     return found.folder or convert_gguf(Path(path).expanduser())
 
 

@@ -221,6 +221,7 @@ def test_unknown_dtype_and_device_are_refused(folder: Path) -> None:
         ("builtin:pico-lama", "specflow ships no `pico-lama`"),
         ("/nowhere/at/all", "does not exist"),
         ("/nowhere/at/all.gguf", "does not exist"),
+        ("Qwen/Qwen3-8B", "only a record is here.*hf download Qwen/Qwen3-8B"),
         (__file__, "neither a folder nor a GGUF file"),
     ],
 )

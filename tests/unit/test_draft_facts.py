@@ -322,7 +322,7 @@ def test_no_draft(target: ModelFacts) -> None:
         ({"lm_head.weight": (6, HIDDEN)}, "`d2t` of `draft` has 5 ids, its head 6 rows"),
         ({"lm_head.weight": None}, "`draft` has `d2t` and no head of its own"),
         ({"d2t": None}, "`draft` has a head of 5 rows and no `d2t` to the 20 ids of the target"),
-        ({"fc.weight": (HIDDEN,)}, "the projection of `draft` has the shape [8]"),
+        ({"fc.weight": (HIDDEN,)}, "the projection of `draft` is no matrix"),
     ],
 )
 def test_a_draft_that_does_not_hold_together(

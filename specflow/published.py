@@ -1,0 +1,52 @@
+"""What is recorded of published checkpoints, for a model that a recipe names as ORG/NAME.
+
+A record in published.json holds facts of a model and of the draft network in it, as `facts` names
+them, and the place they were seen in. What was not seen, but inferred, is not `confirmed`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+FILE = Path(__file__).parent / "published.json"
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+KINDS = {"S": "sliding_attention", "F": "full_attention"}  # a record has a letter for each layer
+
+
+def is_hub_name(model: str) -> bool:
+    """Whether a model is named as the Hub names them: ORG/NAME."""
+    return HUB_NAME.fullmatch(model) is not None
+
+
+def record(model: str) -> Mapping[str, Any] | None:
+    """What is recorded of a model, if it is; names are compared as the Hub does, without case."""
+    return _records().get(model.lower()) if is_hub_name(model) else None
+
+
+@cache
+def _records() -> dict[str, Mapping[str, Any]]:
+    said = json.loads(FILE.read_text(encoding="utf-8"))
+    return {name.lower(): each for name, each in said.items()}
+
+
+def source(found: Mapping[str, Any]) -> str:
+    """Where the facts of a record are from, and how far they can be trusted."""
+    trust = "" if found["confirmed"] else ", not confirmed"
+    return f"{found['source']} (weights in {found['weights']}{trust})"
+
+
+def model_facts(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `facts.ModelFacts` that a record gives."""
+    kinds = tuple(KINDS[letter] for letter in found["model"].get("layer_types", ""))
+    return {**found["model"], "layer_types": kinds}
+
+
+def draft_facts(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `facts.DraftFacts` that a record gives; empty where there is no network."""
+    net = found.get("net", {})
+    return {**net, "taps": tuple(net.get("taps", ()))} if net else {}
