@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Protocol
 
 import torch
@@ -28,13 +27,13 @@ from specflow.diagnostics import Diagnostic
 from specflow.errors import RuntimeFault
 from specflow.lower import lower
 from specflow.models import loading
-from specflow.models.drafters import DRAFTERS, Drafter
+from specflow.models.drafters import DRAFTERS
 from specflow.models.lm import LanguageModel
 from specflow.models.tokenizer import Tokenizer
 from specflow.recipe import Recipe, ResolvedRecipe, dump
 from specflow.report import Counted, Report, Timed
 from specflow.resolve import resolve
-from specflow.session import Completion, Draws, Request, Session
+from specflow.session import Completion, Draws, Request, Session, reach
 from specflow.stages import ACCEPTS
 from specflow.tables import PLAIN
 
@@ -256,31 +255,19 @@ def draws_of(prompt: prompt_files.Prompt, recipe: ResolvedRecipe) -> Draws:
 def make_session(recipe: ResolvedRecipe, target: LanguageModel, tokenizer: Tokenizer) -> Session:
     """A session ready to decode, its drafter loaded, every variant of its step warmed up."""
     graph = lower(recipe)
-    drafter = DRAFTERS[graph.drafter](recipe, positions(recipe))
+    pool = target.pool(recipe.run.batch_size, positions(recipe))
+    drafter = DRAFTERS[graph.drafter](recipe, target, pool)
     module = emit(graph, recipe).load(user_cache_path("specflow") / "steps")
     stop_ids = target.stop_ids | tokenizer.stop_ids
-    session = assemble(recipe, module, target, drafter, tokenizer.decode, stop_ids)
+    step = capture(module, target, pool, drafter)
+    session = Session(recipe, step, target, pool, drafter, tokenizer.decode, stop_ids)
     warm_up(session)
     return session
 
 
 def positions(recipe: ResolvedRecipe) -> int:
-    """KV positions of a row: the longest request, and room for one window beyond its end."""
-    return recipe.run.max_length + int(recipe["verify.num_draft_tokens"])
-
-
-def assemble(
-    recipe: ResolvedRecipe,
-    module: ModuleType,
-    target: LanguageModel,
-    drafter: Drafter,
-    decode: Callable[[list[int]], str],
-    stop_ids: frozenset[int],
-) -> Session:
-    """A session out of its parts: pool, captured step, loop."""
-    pool = target.pool(recipe.run.batch_size, positions(recipe))
-    step = capture(module, target, pool, drafter)
-    return Session(recipe, step, target, pool, drafter, decode, stop_ids)
+    """KV positions of a row: the longest request, and what a step touches beyond its end."""
+    return recipe.run.max_length + reach(recipe)
 
 
 def warm_up(session: Session) -> None:
@@ -290,7 +277,7 @@ def warm_up(session: Session) -> None:
     """
     session.captured.state.seq_lens.fill_(1)
     for variant in session.captured.widths:
-        session.captured.launch(1, variant, session.width + 2)
+        session.captured.launch(1, variant, session.reach + 2)
     for tensor in buffers(session.captured.state).values():
         tensor.zero_()
 
@@ -299,7 +286,7 @@ def decode(
     session: Session, requests: list[Request], watch: Watch, sink: Completions | None
 ) -> Run:
     """Decode all requests; what stops it early is told, and what had ended is kept."""
-    models = (session.target, *session.drafter.lms())
+    models = (session.target, *session.drafter.models())
     for model in models:
         model.forward_seconds = 0.0
     completions: list[Completion] = []

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from specflow.graph import Builder, StepGraph, buffers, fuse, passes
+from specflow.graph import Builder, PhaseBuilder, StepGraph, Value, buffers, fuse, passes
 from specflow.graph.check import BUILT, LOWERED, check
 from specflow.recipe import ResolvedRecipe
 from specflow.stages import ACCEPTS, COMMITS, DRAFTS, VERIFIES
@@ -12,6 +13,7 @@ from specflow.stages.base import (
     NARROW,
     AcceptStage,
     CommitStage,
+    Gained,
     Guess,
     VerifyStage,
     said,
@@ -82,11 +84,13 @@ def _speculate(
     verify, accept, commit = stages
     doc = "Ask the target, once, about the bonus token and every guess."
     with b.phase(f"verify{suffix}", "verify", doc, model="target") as p:
-        judged = accept.judge(verify.lower(guess, p, b), recipe, p, b)
-        p.give(judged)
+        logits, shown = verify.lower(guess, p, b)
+        judged = accept.judge(logits, recipe, p, b)
+        p.give(*filter(None, (judged, shown)))
     doc = "Keep the accepted prefix and one bonus token."
     with b.phase(f"commit{suffix}", "commit", doc, model="target") as p:
         gained = accept.accept(guess, p.take(judged), recipe, p, b)
+        gained = _along_the_path(gained, shown and p.take(shown), guess, p)
         lens, note = state(b, "seq_lens"), "where the verified window begins"
         starts = p.op("hold", lens, out="starts", shape=("B",), note=note)
         commit.lower(gained, p, b)
@@ -103,15 +107,27 @@ def _speculate(
         if gained.path is not None:
             note = "node order becomes sequence order"
             p.ops("move_accepted", gained.path, starts, outs=(), note=note)
+        if commit.extend is not None:
+            p.give(*filter(None, (gained.tokens, gained.hidden, starts, length)))
     name = suffix.removeprefix("_") or verify.name
     positions = b.constants["NUM_DRAFT_TOKENS" if guess.w == "W" else NARROW]
-    phases = (*guess.phases, f"verify{suffix}", f"commit{suffix}")
+    phases = [*guess.phases, f"verify{suffix}", f"commit{suffix}"]
+    if commit.extend is not None:
+        phases.append(commit.extend(replace(gained, starts=starts), guess, b, suffix))
     b.variant(
         name,
         *phases,
-        width=int(positions.value),
+        width=positions.count,
         doc=f"{'a few' if guess.w == 'w' else 'all'} guesses are verified",
     )
+
+
+def _along_the_path(gained: Gained, shown: Value | None, guess: Guess, p: PhaseBuilder) -> Gained:
+    """What the target showed, in the order of the tokens gained (serial.md §4.2)."""
+    if shown is not None and gained.path is not None:
+        shape = ("B", guess.w, shown.shape[-1])
+        shown = p.op("take_rows", shown, gained.path, out="shown", shape=shape, dtype="float")
+    return replace(gained, hidden=shown)
 
 
 def _narrow(guess: Guess, b: Builder) -> Guess:
@@ -146,7 +162,7 @@ def _one_position(
     with b.phase(f"commit{suffix}", "commit", "Gain one token.") as p:
         token = accept.single(p.take(judged), p, b)
         kept = (
-            p.op("widen", token, width, out="kept", shape=("B", "W")) if width.value > 1 else token
+            p.op("widen", token, width, out="kept", shape=("B", "W")) if width.count > 1 else token
         )
         p.store(state(b, "output_tokens"), kept)
         bonus = p.op("first", token, out="bonus", shape=("B",))

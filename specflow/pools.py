@@ -96,7 +96,8 @@ class KVPool:
         base = self._bases[heads][first : first + positions.shape[0]]
         rows = base + positions[:, None]
         trash = self.slots * heads * self.length
-        return rows.masked_fill_((positions >= self.length)[:, None], trash).reshape(-1)
+        beyond = (positions >= self.length) | (positions < 0)
+        return rows.masked_fill_(beyond[:, None], trash).reshape(-1)
 
     def write(self, layer: int, keys: Tensor, values: Tensor, flat: Tensor) -> None:
         """Put keys and values [B, H, q, E] into the flat rows [B*H*q] of one layer."""

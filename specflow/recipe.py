@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import MinLen
+from annotated_types import Ge, MaxLen, MinLen
 from pydantic import BaseModel, ConfigDict, Field, Strict
 
 from specflow.diagnostics import Diagnostic
@@ -22,6 +22,9 @@ BLOCKS = ("target", "draft", "verify", "commit", "sampling", "run")
 # A YAML list becomes a tuple, so that a resolved recipe is frozen to the bottom; its items stay
 # strict.
 Pair = Annotated[tuple[int, int], Strict(strict=False)]
+Layers = Annotated[
+    tuple[Annotated[int, Strict(), Ge(0)], ...], Strict(strict=False), MinLen(1), MaxLen(16)
+]
 Words = Annotated[tuple[Annotated[str, MinLen(1)], ...], Strict(strict=False)]
 
 

@@ -28,8 +28,8 @@ from specflow.recipe import (
 from specflow.rules import diagnose
 from specflow.spans import Span
 from specflow.stages import COMMITS, DRAFTS, VERIFIES, Table
-from specflow.stages.base import DraftStage
-from specflow.tables import ALIASES, look_up
+from specflow.stages.base import Derived, DraftStage, Missing
+from specflow.tables import ALIASES, alias_of, look_up
 
 TOP = ("recipe", "extends", "allow", *BLOCKS)
 AXES = {"draft": ("algorithm", "signal", "guess"), "verify": ("shape",), "commit": ("draft_state",)}
@@ -54,7 +54,8 @@ class _Resolution:
     def run(self) -> ResolvedRecipe:
         """Axes, then fields block by block, then rules."""
         self._open_blocks()
-        draft = self._algorithm()
+        facts = self._facts()
+        draft = self._algorithm(facts)
         if draft is None:
             raise RecipeError(self.found)
         axes = self._axes(draft)
@@ -68,13 +69,6 @@ class _Resolution:
             "sampling": SamplingFields,
             "run": RunFields,
         }
-        facts = checkpoints.Facts(
-            {
-                block: checkpoints.read(name)
-                for block in ("target", "draft")
-                if isinstance(name := self.blocks[block].get("model"), str)
-            }
-        )
         made: dict[str, Any] = {}
         for block in ("target", "draft", "sampling", "verify", "commit", "run"):
             made[block] = self._block(block, models[block], draft, facts, made)
@@ -89,6 +83,17 @@ class _Resolution:
             **made,
         )
         return self._judge(resolved)
+
+    def _facts(self) -> checkpoints.Facts:
+        """What the models that are named say of themselves."""
+        names = {block: self.blocks[block].get("model") for block in ("target", "draft")}
+        return checkpoints.Facts(
+            {
+                block: checkpoints.read(name)
+                for block, name in names.items()
+                if isinstance(name, str)
+            }
+        )
 
     # -- blocks and axes ---------------------------------------------------------------------------
 
@@ -108,7 +113,7 @@ class _Resolution:
             value = self.recipe.written.get(block)
             self.blocks[block] = value if isinstance(value, Mapping) else {}
 
-    def _algorithm(self) -> DraftStage | None:
+    def _algorithm(self, facts: checkpoints.Facts) -> DraftStage | None:
         """The draft's row: named, by an alias, or by the two axes that are its own."""
         if "algorithm" not in self.blocks["draft"]:
             return self._by_axes()
@@ -118,7 +123,7 @@ class _Resolution:
             self._not_a_row(path, written, DRAFTS, also=tuple(ALIASES))
             return None
         self._wrote(path, written)
-        alias = ALIASES.get(written)
+        alias = alias_of(written, facts.net.format if written in ALIASES else "")
         if alias is not None:
             self.ledger.rename(path, alias.means, f"{written} means {alias.means}: {alias.because}")
         return DRAFTS[alias.means if alias else written]
@@ -151,25 +156,42 @@ class _Resolution:
 
     def _axes(self, draft: DraftStage) -> Axes:
         """The four axes, from the row unless they are written; each one the draft can feed."""
-        row = {
-            "draft.signal": (draft.axes.signal, (draft.axes.signal,)),
-            "draft.guess": (draft.axes.guess, (draft.axes.guess,)),
-            "verify.shape": (draft.axes.shape, draft.shapes),
-            "commit.draft_state": (draft.axes.draft_state, draft.draft_states),
-        }
-        tables: dict[str, Table[Any]] = {"verify.shape": VERIFIES, "commit.draft_state": COMMITS}
-        for path, (value, fits) in row.items():
-            block, _, key = path.partition(".")
-            if key in self.blocks[block]:
-                written = self.blocks[block][key]
-                if path in tables and written not in tables[path]:
-                    self._not_a_row(path, written, tables[path])
-                else:
-                    self._wrote(path, written)
-                    self._fits(path, written, fits, draft)
-            self.ledger.put(Entry(path, value, Origin.DEFAULT, f"stages.{draft.name}.axes"))
-        signal, guess, shape, state = (str(self.ledger[p].value) for p in row)
+        self._axis("draft.signal", draft.axes.signal, (draft.axes.signal,), draft)
+        self._axis("draft.guess", draft.axes.guess, (draft.axes.guess,), draft)
+        branches = self.blocks["draft"].get("topk")
+        if type(branches) is int and branches > 1 and "tree" in draft.shapes:
+            because = f"topk = {branches}"
+            self._axis("verify.shape", "tree", tuple(draft.shapes), draft, because, VERIFIES)
+        else:
+            row = draft.axes.shape
+            self._axis("verify.shape", row, tuple(draft.shapes), draft, table=VERIFIES)
+        shape = str(self.ledger["verify.shape"].value)
+        states = draft.shapes.get(shape, (draft.axes.draft_state,))
+        self._axis("commit.draft_state", states[0], states, draft, table=COMMITS)
+        paths = ("draft.signal", "draft.guess", "verify.shape", "commit.draft_state")
+        signal, guess, shape, state = (str(self.ledger[p].value) for p in paths)
         return Axes(signal, guess, shape, state)
+
+    def _axis(
+        self,
+        path: str,
+        value: str,
+        fits: tuple[str, ...],
+        draft: DraftStage,
+        because: str = "",
+        table: Table[Any] | None = None,
+    ) -> None:
+        """One axis: what is written where the draft can feed it, else its default."""
+        block, _, key = path.partition(".")
+        if key in self.blocks[block]:
+            written = self.blocks[block][key]
+            if table is not None and written not in table:
+                self._not_a_row(path, written, table)
+            else:
+                self._wrote(path, written)
+                self._fits(path, written, fits, draft)
+        origin = Origin.DERIVED if because else Origin.DEFAULT
+        self.ledger.put(Entry(path, value, origin, because or f"stages.{draft.name}.axes"))
 
     def _fits(self, path: str, written: Any, fits: tuple[str, ...], draft: DraftStage) -> None:
         """A finding where the draft cannot feed an axis that is written."""
@@ -242,7 +264,7 @@ class _Resolution:
     def _derived(
         self, path: str, draft: DraftStage, facts: checkpoints.Facts, made: Mapping[str, Any]
     ) -> Entry | None:
-        """The value of a formula."""
+        """The value of a formula; a formula that has no value leaves a finding."""
         if path == "verify.num_draft_tokens":
             if made["draft"] is None:
                 return Entry(path, 1, Origin.DERIVED, "unknown while the draft has findings")
@@ -250,11 +272,22 @@ class _Resolution:
             return None if count is None else Entry(path, count + 1, Origin.DERIVED, "guesses + 1")
         if path == "verify.accept":
             return self._accept(path, draft, made)
+        name = path.removeprefix("draft.")
+        if name in draft.derive:
+            return self._from_checkpoint(path, draft.derive[name](facts))
         context = facts["target"].max_positions
         because = f"min(target's context of {context or 'unknown'}, {LONGEST_DEFAULT})"
         return Entry(
             path, min(context or LONGEST_DEFAULT, LONGEST_DEFAULT), Origin.DERIVED, because
         )
+
+    def _from_checkpoint(self, path: str, found: Derived | Missing) -> Entry | None:
+        """What a checkpoint says of a field, or a finding where it lacks what the field needs."""
+        if isinstance(found, Derived):
+            return Entry(path, found.value, found.origin, found.because)
+        if path.removeprefix("draft.") not in self.blocks["draft"]:
+            self._finding("SF064", "draft", found.message, "no draft", help=found.help)
+        return None
 
     def _accept(self, path: str, draft: DraftStage, made: Mapping[str, Any]) -> Entry:
         """Greedy at temperature 0; else a rule that keeps the law, by the draft's own if any."""

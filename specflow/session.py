@@ -13,10 +13,12 @@ from torch import Tensor
 from specflow.capture import CapturedStep, buffers
 from specflow.errors import RuntimeFault
 from specflow.kernels import filter_law, law_of, pick, verify_coins
-from specflow.models.drafters import Drafter, prefill
+from specflow.models.beginning import First
+from specflow.models.drafters import Drafter
 from specflow.models.lm import LanguageModel
 from specflow.pools import KVPool
 from specflow.recipe import ResolvedRecipe
+from specflow.stages import DRAFTS
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,12 @@ class Clock:
     prefill: float = 0.0
 
 
+def reach(recipe: ResolvedRecipe) -> int:
+    """The most positions beyond the committed ones that a step touches, in any pool."""
+    width: int = recipe["verify.num_draft_tokens"]
+    return max(width + 1, DRAFTS[recipe.stages[0]].reach(recipe.draft))
+
+
 class Session:
     """A batch of requests over one captured step: row i of the batch is slot i of the KV."""
 
@@ -89,7 +97,7 @@ class Session:
         )
         self.decode = decode
         self.stop_ids = frozenset() if recipe.sampling.ignore_eos else stop_ids
-        self.width: int = recipe["verify.num_draft_tokens"]
+        self.reach = reach(recipe)
         self.waiting: deque[Request] = deque()
         self.rows: list[Completion] = []
         self.clock = Clock()
@@ -130,22 +138,35 @@ class Session:
 
     def _prefill(self, completion: Completion) -> None:
         row, tokens = len(self.rows), completion.request.tokens
-        logits = prefill(self.target, self.pool, row, tokens, self.recipe.run.prefill_chunk)
+        logits, begin, shown = self._read_prompt(row, tokens)
         bonus = self._first(logits, completion.request)
         self._gain(completion, [bonus])
         if completion.finish:
             return
-        self.drafter.admit(row, tokens, bonus)
         draws = completion.request.draws
-        start: dict[str, float] = {
-            "bonus_token": bonus,
-            "previous_token": tokens[-1],
-            "seq_lens": len(tokens),
-        }
+        start: dict[str, Tensor | float] = {"bonus_token": bonus, "seq_lens": len(tokens)}
+        first = First(bonus, len(tokens), draws.seed, draws.temperature)
+        start |= self.drafter.admit(row, tokens, begin, shown, first)
         start |= {"seeds": draws.seed, "temperature": draws.temperature}
         start |= {"top_k": draws.top_k, "top_p": draws.top_p, "min_p": draws.min_p}
         for name, tensor in buffers(self.captured.state).items():
             tensor[row] = start.get(name, 0)
+
+    def _read_prompt(self, row: int, tokens: list[int]) -> tuple[Tensor, int, Tensor]:
+        """Prefill the target chunk by chunk, the draft behind it.
+
+        Logits [1, V] after the prompt; where its last chunk begins, and what the target shows of
+        it: the draft reads that once the first token is known.
+        """
+        window = self.target.window(self.pool, self.pool.length, row=row)
+        ids = self.pool.positions.new_tensor(tokens)
+        chunk, taps = self.recipe.run.prefill_chunk, self.drafter.taps
+        last = (len(tokens) - 1) // chunk * chunk
+        for begin in range(0, last, chunk):
+            _, hidden, tapped = window.prefill(ids[begin : begin + chunk], begin, taps)
+            self.drafter.read(row, tokens, begin, tapped if taps else hidden)
+        logits, hidden, tapped = window.prefill(ids[last:], last, taps)
+        return logits, last, tapped if taps else hidden
 
     def _first(self, logits: Tensor, request: Request) -> int:
         """The first token, from the prefill's logits [1, V], by the law of the step."""
@@ -175,7 +196,7 @@ class Session:
         rows = len(self.rows)
         began = perf_counter()
         variant = self.captured.draft(rows)
-        reach = max(len(c.request.tokens) + len(c.tokens) for c in self.rows) - 1 + self.width
+        reach = max(len(c.request.tokens) + len(c.tokens) for c in self.rows) - 1 + self.reach
         self.captured.launch(rows, variant, reach)
         gained = self._read(rows)
         most = self.captured.widths[variant] - 1
@@ -242,8 +263,8 @@ class Session:
             if row != last:
                 moved = self.rows[last]
                 length = len(moved.request.tokens) + len(moved.tokens)
-                self.pool.copy_row(last, row, min(length + self.width, self.pool.length))
-                self.drafter.move(last, row, min(length + self.width, self.pool.length))
+                self.pool.copy_row(last, row, min(length, self.pool.length))
+                self.drafter.move(last, row, min(length, self.pool.length))
                 for tensor in buffers(self.captured.state).values():
                     tensor[row] = tensor[last]
                 self.rows[row] = moved

@@ -8,19 +8,36 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Alias:
-    """A name that means another."""
+    """A name that means another; with `draft`, only beside a draft network of that format."""
 
     means: str
     because: str
+    draft: str = ""
 
 
 PLAIN = "NONE"  # the draft that guesses nothing: what every other one is compared with
 
-ALIASES: dict[str, Alias] = {
-    "PLAIN": Alias(PLAIN, "PLAIN is another word for no draft"),
-    "DRAFT_MODEL": Alias("STANDALONE", "a draft model of its own is STANDALONE"),
-    "AUTOREGRESSIVE": Alias(PLAIN, "plain decoding drafts nothing"),
+_ASSISTANT = Alias(
+    "FROZEN_KV_MTP", "the draft is a Gemma 4 assistant, which reads the target's KV", "assistant"
+)
+
+# The first that fits is taken; a name may be a draft's own and mean another beside some drafts.
+ALIASES: dict[str, tuple[Alias, ...]] = {
+    "PLAIN": (Alias(PLAIN, "PLAIN is another word for no draft"),),
+    "AUTOREGRESSIVE": (Alias(PLAIN, "plain decoding drafts nothing"),),
+    "DRAFT_MODEL": (Alias("STANDALONE", "a draft model of its own is STANDALONE"),),
+    "NEXTN": (_ASSISTANT, Alias("EAGLE", "an MTP layer drafts as EAGLE does")),
+    "MTP": (_ASSISTANT, Alias("EAGLE", "an MTP layer drafts as EAGLE does")),
+    "EAGLE2": (Alias("EAGLE", "EAGLE-2 is EAGLE with topk above 1"),),
+    "EAGLE": (_ASSISTANT,),
 }
+
+
+def alias_of(name: str, draft: str) -> Alias | None:
+    """What a name means beside a draft network of a format."""
+    fits = (a for a in ALIASES.get(name, ()) if a.draft in ("", draft))
+    return next(fits, None)
+
 
 # The draft that a network of each format is made for.
 MADE_FOR: dict[str, str] = {
@@ -39,7 +56,7 @@ MADE_FOR: dict[str, str] = {
 # Defaults that depend on the target's architecture; "*" is every other one.
 # num_steps 3: chain 3-1-4 is what SGLang runs where nothing is said (constraints.md).
 CHAIN_SHAPES: dict[str, dict[str, Any]] = {
-    "*": {"num_steps": 3},
+    "*": {"num_steps": 3, "topk": 1},
 }
 
 # NGRAM verifies 12 positions, bonus included (serial.md §6.7).

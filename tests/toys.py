@@ -8,10 +8,12 @@ from pathlib import Path
 import torch
 import yaml
 
+from specflow.capture import capture
 from specflow.codegen import emit
-from specflow.execute import assemble, positions
+from specflow.execute import positions
 from specflow.load import loads
 from specflow.lower import lower
+from specflow.models.beginning import Beginning
 from specflow.models.drafters import DRAFTERS, LanguageModelDrafter
 from specflow.models.lm import LanguageModel
 from specflow.recipe import ResolvedRecipe
@@ -33,6 +35,22 @@ DRAFTS = {
     "standalone": {"draft": {"algorithm": "STANDALONE", "model": "builtin:pico-llama-s"}},
     "standalone_1": {
         "draft": {"algorithm": "STANDALONE", "model": "builtin:pico-llama-s", "num_steps": 1}
+    },
+    "standalone_extend": {
+        "draft": {"algorithm": "STANDALONE", "model": "builtin:pico-llama-s"},
+        "commit": {"draft_state": "extend"},
+    },
+    "standalone_tree": {
+        "draft": {"algorithm": "STANDALONE", "model": "builtin:pico-llama-s", "topk": 2}
+    },
+    "standalone_wide": {
+        "draft": {
+            "algorithm": "STANDALONE",
+            "model": "builtin:pico-llama-s",
+            "topk": 3,
+            "num_steps": 4,
+        },
+        "verify": {"num_draft_tokens": 16},
     },
     "standalone_5": {
         "draft": {"algorithm": "STANDALONE", "model": "builtin:pico-llama-s", "num_steps": 5}
@@ -71,14 +89,15 @@ def session(
     """A session over the generated module of a recipe; `draft` stands for the model it names."""
     graph = lower(resolved)
     module = emit(graph, resolved).load(root)
+    pool = model.pool(resolved.run.batch_size, positions(resolved))
     if draft is None:
-        drafter = DRAFTERS[graph.drafter](resolved, positions(resolved))
+        drafter = DRAFTERS[graph.drafter](resolved, model, pool)
     else:
-        pool = draft.pool(resolved.run.batch_size, positions(resolved))
-        guesses = resolved["verify.num_draft_tokens"] - 1
-        drafter = LanguageModelDrafter(draft, pool, guesses, resolved.run.prefill_chunk)
-    return assemble(
-        resolved, module, model, drafter, lambda ids: " ".join(map(str, ids)), frozenset()
+        own = draft.pool(pool.slots, pool.length)
+        drafter = LanguageModelDrafter(draft, own, resolved, Beginning.of(resolved))
+    step = capture(module, model, pool, drafter)
+    return Session(
+        resolved, step, model, pool, drafter, lambda ids: " ".join(map(str, ids)), frozenset()
     )
 
 

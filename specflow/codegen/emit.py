@@ -20,6 +20,7 @@ from specflow.codegen.spell import MODELS, operand, shape_of, spell
 from specflow.constraints.accept import acceptance
 from specflow.errors import CompileError
 from specflow.graph import Buffer, Fused, Op, Phase, StepGraph, Value, Variant
+from specflow.graph.buffers import LETTERS
 from specflow.graph.ir import leaves, reads
 from specflow.graph.ops import OPS
 from specflow.recipe import ResolvedRecipe
@@ -61,7 +62,7 @@ def emit(graph: StepGraph, recipe: ResolvedRecipe) -> StepModule:
         variants=graph.variants,
         hosts=_hosts(graph),
         types=_types(graph),
-        dtypes=DTYPES,
+        dtypes=DTYPES | {"model": f"torch.{recipe.run.dtype}"},
         shape=shape_of,
         kernels=sorted({OPS[n.kind].kernel for n in _called(graph, rows=not on_device)} - {""}),
         dims=_dims,
@@ -190,9 +191,9 @@ def _hosts(graph: StepGraph) -> dict[str, str]:
     return {"HOST_DRAFT": found.get("draft", "None"), "HOST_COMMIT": found.get("commit", "None")}
 
 
-def _dims(buffer: Buffer, recipe_width: str = "NUM_DRAFT_TOKENS") -> str:
-    """A buffer's shape as code: rows, then W or K in terms of the constant."""
-    spelled = {"B": "rows", "W": recipe_width, "K": f"{recipe_width} - 1"}
+def _dims(buffer: Buffer) -> str:
+    """A buffer's shape as code: rows, then what each letter stands for."""
+    spelled = {"B": "rows", **LETTERS, "K": f"{LETTERS['W']} - 1"}
     return ", ".join(spelled.get(str(d), str(d)) for d in buffer.shape)
 
 
@@ -238,10 +239,21 @@ def _cost(graph: StepGraph, recipe: ResolvedRecipe) -> str:
 
 def _legend(graph: StepGraph, recipe: ResolvedRecipe) -> str:
     width = recipe["verify.num_draft_tokens"]
-    guesses = f"K = {width - 1} guesses, " if width > 1 else ""
+    said = ["B requests"]
+    if width > 1:
+        said.append(f"K = {width - 1} guesses")
+    said.append(f"W = {width} verified positions")
     few = next((v.width for v in graph.variants if 1 < v.width < width), 0)
-    narrow = f"k = {few - 1} and w = {few} in a narrow step, " if few else ""
-    return f"B requests, {guesses}W = {width} verified positions, {narrow}V target vocabulary"
+    if few:
+        said.append(f"k = {few - 1} and w = {few} in a narrow step")
+    letters = {d for b in graph.buffers for d in map(str, b.shape)}
+    known = {c.name: c.value for c in graph.constants}
+    for letter, what in (("T", "branches a level"), ("H", "hidden"), ("R", "rows run again")):
+        if letter in letters:
+            said.append(f"{letter} = {known[LETTERS[letter]]} {what}")
+    if "T" in letters:
+        said.append("R nodes that were a branch")
+    return ", ".join(said) + ", V target vocabulary"
 
 
 @cache
@@ -287,5 +299,5 @@ def stages_digest(recipe: ResolvedRecipe) -> str:
     files = [package / "stages" / f"{kind}_{name.lower()}.py" for kind, name in kinds]
     files.append(package / "stages" / f"accept_{recipe['verify.accept']}.py")
     files += sorted((package / "graph").glob("*.py"))
-    files += [package / "lower.py", package / "stages" / "base.py"]
+    files += [package / "lower.py", *(package / "stages" / f"{n}.py" for n in ("base", "growing"))]
     return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()[:8]

@@ -43,9 +43,7 @@ class Kernel:
 
 def kernels(graph: StepGraph) -> list[Kernel]:
     """Every fused run of a graph, in order."""
-    known = {
-        c.name: int(c.value) for c in graph.constants if c.name in ("NUM_DRAFT_TOKENS", NARROW)
-    }
+    known = {c.name: c.count for c in graph.constants if c.name in ("NUM_DRAFT_TOKENS", NARROW)}
     width, few = known["NUM_DRAFT_TOKENS"], known.get(NARROW, 1)
     sizes = {"K": width - 1, "W": width, "k": few - 1, "w": few}
     return [_kernel(n, sizes) for p in graph.phases for n in p.nodes if isinstance(n, Fused)]

@@ -149,11 +149,35 @@ commit: {draft_state: insert}
 Leave the axis out: the algorithm's row fills it. Or write one of the values the finding lists.
 """
 
+_NO_DRAFT = """A draft is named, or the target brings one along.
+
+## Why
+MTP layers lie in the target's own checkpoint, so a recipe need not name them. Where there are none
+- a copy of the weights without them, or a target that never had any - there is nothing to draft
+with.
+
+## Example
+```yaml
+target: {model: builtin:pico-llama}
+draft: {algorithm: NEXTN}
+```
+
+Use instead:
+```yaml
+target: {model: builtin:pico-deepseek}
+draft: {algorithm: NEXTN}
+```
+
+## Fix
+Name a draft as `draft.model`, or take the whole checkpoint of the target.
+"""
+
 FIELD_RULES = {
     "SF001": FieldRule("SF001", "unknown-field", _UNKNOWN),
     "SF002": FieldRule("SF002", "wrong-type", _TYPE),
     "SF003": FieldRule("SF003", "missing-field", _MISSING),
     "SF006": FieldRule("SF006", "unknown-algorithm", _ALGORITHM),
     "SF039": FieldRule("SF039", "axis-mismatch", _AXIS),
+    "SF064": FieldRule("SF064", "missing-mtp-layer", _NO_DRAFT),
     "SF010": FieldRule("SF010", "number-out-of-range", _RANGE),
 }

@@ -8,7 +8,14 @@ from specflow.graph.ir import Buffer, Constant, StepGraph, reads, writes
 
 # The host reads these two after every step, whatever the recipe (session.py).
 OUTPUTS = ("accept_len", "output_tokens")
-WIDTH = "NUM_DRAFT_TOKENS"  # the constant behind the letter W, which state is shaped by
+# The constants behind the letters that state is shaped by.
+LETTERS = {
+    "W": "NUM_DRAFT_TOKENS",
+    "T": "TOPK",
+    "H": "HIDDEN_SIZE",
+    "V": "VOCAB_SIZE",
+    "R": "NUM_RECENT",
+}
 
 
 def plan(graph: StepGraph) -> StepGraph:
@@ -21,5 +28,6 @@ def plan(graph: StepGraph) -> StepGraph:
         if phase.choice:
             used |= {least.name for least, _ in phase.choice.cases}
     kept = sorted((b for b in graph.buffers if b.name in used), key=lambda b: b.name in OUTPUTS)
-    constants = tuple(c for c in graph.constants if c.name in used or c.name == WIDTH)
+    used |= {LETTERS[d] for b in kept for d in map(str, b.shape) if d in LETTERS}
+    constants = tuple(c for c in graph.constants if c.name in used or c.name == LETTERS["W"])
     return replace(graph, buffers=tuple(kept), constants=constants)

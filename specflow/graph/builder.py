@@ -42,16 +42,37 @@ class _Carried:
 
 
 @dataclass
+class _Gathered:
+    """What each turn of a loop puts into a list, while the loop is being written."""
+
+    start: Value
+    collected: str
+    next: Value | None = None
+
+    @property
+    def all(self) -> Value:
+        """The list: the start, then every turn's value."""
+        return Value(self.collected, self.start.shape, self.start.dtype)
+
+
+@dataclass
 class Loop:
     """A loop while it is being written."""
 
     index: Value
     carried: list[_Carried] = field(default_factory=list)
+    gathered: list[_Gathered] = field(default_factory=list)
 
     def carry(self, start: Value, collected: str = "") -> _Carried:
         """Hand a value from turn to turn, beginning with `start`; keep all in a list if named."""
         kept = _Carried(start.name, start, Value(start.name, start.shape, start.dtype), collected)
         self.carried.append(kept)
+        return kept
+
+    def gather(self, start: Value, collected: str) -> _Gathered:
+        """Put what each turn makes into a list that begins with `start`; no turn reads it."""
+        kept = _Gathered(start, collected)
+        self.gathered.append(kept)
         return kept
 
 
@@ -113,6 +134,10 @@ class PhaseBuilder:
                     f"`{kept.name}` is carried by a loop that never sets its next value"
                 )
             carries.append(Carry(kept.name, kept.start, kept.next, kept.collected))
+        for each in loop.gathered:
+            if each.next is None:
+                raise CompileError(f"`{each.collected}` gathers nothing")
+            carries.append(Carry(each.next.name, each.start, each.next, each.collected))
         self._nodes.append(Repeat(index, first, times, tuple(carries), body))
 
     def give(self, *values: Value) -> None:
@@ -160,8 +185,8 @@ class Builder:
             raise CompileError(f"state `{name}` is declared twice, as {known.shape} and {shape}")
         return known
 
-    def constant(self, name: str, value: float, because: str) -> Constant:
-        """Name a number of the recipe."""
+    def constant(self, name: str, value: float | tuple[int, ...], because: str) -> Constant:
+        """Name a number of the recipe, or several."""
         return self.constants.setdefault(name, Constant(name, value, because))
 
     @contextmanager

@@ -17,7 +17,7 @@ from specflow.graph.ir import (
     reads,
     writes,
 )
-from specflow.graph.ops import OPS
+from specflow.graph.ops import OPS, is_row
 
 BUILT = "built"
 LOWERED = "lowered"
@@ -139,12 +139,8 @@ def _carried(phase: Phase, names: list[str]) -> bool:
 def _lowered(phase: Phase) -> None:
     """After the passes no two row ops that could be one kernel stand side by side."""
     for first, second in zip(phase.nodes, phase.nodes[1:], strict=False):
-        if _row(first) and _row(second) and not set(writes(first)) & set(reads(second)):
+        if is_row(first) and is_row(second) and not set(writes(first)) & set(reads(second)):
             raise CompileError(f"row ops of `{phase.name}` were not fused: {first}, {second}")
-
-
-def _row(node: Node) -> bool:
-    return isinstance(node, Store) or (isinstance(node, Op) and OPS[node.kind].domain == "rows")
 
 
 def launches(graph: StepGraph, phases: tuple[str, ...]) -> int:
@@ -153,7 +149,7 @@ def launches(graph: StepGraph, phases: tuple[str, ...]) -> int:
     for phase in map(graph.phase, phases):
         for node in phase.nodes:
             if isinstance(node, Repeat):
-                turns = int(node.times.value) - node.first
+                turns = node.times.count - node.first
                 count += turns * sum(_launch(n) for n in node.body)
             else:
                 count += 1 if isinstance(node, Fused) else _launch(node)

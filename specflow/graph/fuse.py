@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from specflow.graph.ir import Buffer, Fused, Node, Op, Phase, StepGraph, Store, Value, reads, writes
-from specflow.graph.ops import OPS
+from specflow.graph.ops import is_row
 
 
 def rows(graph: StepGraph) -> StepGraph:
@@ -40,10 +40,10 @@ def _runs(nodes: Iterable[Node]) -> Iterator[list[Node]]:
     stored: set[Buffer] = set()
     for node in nodes:
         read = {o for o in reads(node) if isinstance(o, Buffer)}
-        if run and (not _row(node) or read & stored):
+        if run and (not is_row(node) or read & stored):
             yield run
             run, stored = [], set()
-        if _row(node):
+        if is_row(node):
             run.append(node)
             stored |= {b for b in writes(node) if isinstance(b, Buffer)}
         else:
@@ -66,7 +66,3 @@ def _fused(name: str, body: tuple[Op | Store, ...], phase: Phase) -> Fused:
     return Fused(
         name, body, tuple(taken.values()), tuple(v for v in made.values() if v.name in wanted)
     )
-
-
-def _row(node: Node) -> bool:
-    return isinstance(node, Store) or (isinstance(node, Op) and OPS[node.kind].domain == "rows")

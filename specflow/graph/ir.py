@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from specflow.errors import CompileError
+
 Shape = tuple[str | int, ...]
 
 
@@ -32,11 +34,18 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Constant:
-    """A number of the recipe, named in the generated module; `because` says who set it."""
+    """A number of the recipe, or several, named in the generated module; `because`: who set it."""
 
     name: str
-    value: int | float
+    value: int | float | tuple[int, ...]
     because: str
+
+    @property
+    def count(self) -> int:
+        """The number as a whole one."""
+        if not isinstance(self.value, int):
+            raise CompileError(f"`{self.name}` is {self.value}, which counts nothing")
+        return self.value
 
 
 Operand = Value | Buffer | Constant | int

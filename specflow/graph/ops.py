@@ -14,6 +14,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from specflow.graph.ir import Node, Op, Store
+
+A_ROW = frozenset({"B", "W", "K"})  # what a kernel of one program a request holds in its lanes
+
 
 @dataclass(frozen=True)
 class OpSpec:
@@ -39,7 +43,24 @@ OPS: dict[str, OpSpec] = {
     "decode": OpSpec("model", "{model}.decode({0}, {1})", (2, 1)),
     "verify": OpSpec("model", "{model}.verify({0}, {1})", (2, 1)),
     "verify_tree": OpSpec("model", "{model}.verify_tree({0}, {1}, {2}, {3})", (4, 1)),
+    "verify_hidden": OpSpec("model", "{model}.verify_hidden({0}, {1})", (2, 2)),
+    "verify_taps": OpSpec("model", "{model}.verify_taps({0}, {1}, {2})", (3, 2)),
+    "verify_tree_hidden": OpSpec("model", "{model}.verify_tree_hidden({0}, {1}, {2}, {3})", (4, 2)),
+    "verify_tree_taps": OpSpec(
+        "model", "{model}.verify_tree_taps({0}, {1}, {2}, {3}, {4})", (5, 2)
+    ),
+    "decode_hidden": OpSpec("model", "{model}.decode_hidden({0}, {1}, {2})", (3, 2)),
+    "grow": OpSpec("model", "{model}.grow({0}, {1}, {2}, {3})", (4, 1)),
+    "grow_hidden": OpSpec("model", "{model}.grow_hidden({0}, {1}, {2}, {3}, {4})", (5, 2)),
+    "grow_frozen": OpSpec("model", "{model}.grow_hidden({0}, {1}, {2})", (3, 2)),
+    "extend": OpSpec("model", "{model}.extend({0}, {1}, {2})", (3, 1)),
+    "extend_hidden": OpSpec("model", "{model}.extend_hidden({0}, {1}, {2}, {3})", (4, 2)),
+    "extend_layer": OpSpec("model", "{model}.extend_layer({0}, {1}, {2}, {3}, {4})", (5, 1)),
+    # a reduced vocabulary
+    "target_ids": OpSpec("shape", "{model}.target_ids({0})", (1, 1)),
+    "target_law": OpSpec("shape", "{model}.target_law({0})", (1, 1)),
     # reductions over the vocabulary
+    "likeliest": _kernel("likeliest", 2, 2, "vocab"),
     "best_token": _kernel("best_token", 1, 1, "vocab"),
     "law_of": _kernel("law_of", 2, 1, "vocab"),
     "filter_law": _kernel("filter_law", 4, 1, "vocab"),
@@ -68,7 +89,24 @@ OPS: dict[str, OpSpec] = {
     # the tree as arrays
     "tree_arrays": _kernel("tree_arrays", 1, 2, "shape"),
     "chain_parents": _kernel("chain_parents", 1, 1, "shape"),
+    # a tree while it grows
+    "ranks": _kernel("ranks", 1, 1, "shape"),
+    "roots": _kernel("roots", 2, 1, "shape"),
+    "grow_tree": _kernel("grow_tree", 2, 3, "shape"),
+    "follow": _kernel("follow", 2, 3, "shape"),
+    "branch": _kernel("branch", 3, 1, "shape"),
+    "select_tree": _kernel("select_tree", 4, 2, "shape"),
+    "take_rows": _kernel("take_rows", 2, 1, "shape"),
+    "take_row": _kernel("take_row", 2, 1, "shape"),
     # lines that only lay tensors out
+    "slide": _kernel("slide", 3, 1, "shape"),
+    "rotate": _kernel("rotate", 3, 1, "shape"),
+    "after_recent": OpSpec("shape", "torch.cat([{0}, {1}], dim=1)", (2, 1)),
+    "back": OpSpec("shape", "{0} - {1}", (2, 1)),
+    "read": OpSpec("shape", "{0}", (1, 1), view=True),
+    "standing": OpSpec("shape", "{0} + {1} - 1", (2, 1)),
+    "spread": OpSpec("shape", "{0}[:, None].expand(-1, {1}, -1)", (2, 1), view=True),
+    "beyond": OpSpec("shape", "{0} + 1", (1, 1)),
     "window": OpSpec("shape", "torch.cat([{0}[:, None], {1}], dim=1)", (2, 1)),
     "known_window": OpSpec("shape", "torch.cat([{0}[:, None], {1}.clamp(min=0)], dim=1)", (2, 1)),
     "pair": OpSpec("shape", "torch.stack([{0}, {1}], dim=1)", (2, 1)),
@@ -81,3 +119,10 @@ OPS: dict[str, OpSpec] = {
     "propose_chain": OpSpec("host", "{model}.propose_chain({0})", (1, 1)),
     "insert": OpSpec("host", "{model}.insert({0})", (1, 0)),
 }
+
+
+def is_row(node: Node) -> bool:
+    """Whether a node is one program a request: a row op, or a store of such a program's lanes."""
+    if isinstance(node, Store):
+        return A_ROW.issuperset(map(str, node.buffer.shape))
+    return isinstance(node, Op) and OPS[node.kind].domain == "rows"

@@ -11,7 +11,26 @@ from specflow.kernels.sample import (
     law_of,
     pick,
 )
-from specflow.kernels.take import mask_rejected, take_last, take_path, take_previous, widen
+from specflow.kernels.take import (
+    mask_rejected,
+    rotate,
+    slide,
+    take_last,
+    take_path,
+    take_previous,
+    widen,
+)
+from specflow.kernels.tree import (
+    branch,
+    follow,
+    grow_tree,
+    likeliest,
+    ranks,
+    roots,
+    select_tree,
+    take_row,
+    take_rows,
+)
 from specflow.kernels.vocab import best_token
 
 __all__ = [
@@ -21,15 +40,26 @@ __all__ = [
     "accept_sampled",
     "accept_tree",
     "best_token",
+    "branch",
     "chain_parents",
     "draft_coins",
     "filter_law",
+    "follow",
+    "grow_tree",
     "law_of",
+    "likeliest",
     "mask_rejected",
     "pick",
+    "ranks",
+    "roots",
+    "rotate",
+    "select_tree",
+    "slide",
     "take_last",
     "take_path",
     "take_previous",
+    "take_row",
+    "take_rows",
     "tree_arrays",
     "verify_coins",
     "widen",

@@ -56,3 +56,28 @@ def widen(tokens: Tensor, width: int) -> Tensor:
     returns  [B, width]
     """
     return torch.nn.functional.pad(tokens, (0, width - tokens.shape[1]), value=-1)
+
+
+def slide(rows: Tensor, start: Tensor, count: int) -> Tensor:
+    """`count` rows from `start` on.
+
+    rows     [B, M] or [B, M, H]
+    start    [B]
+    returns  [B, count] or [B, count, H]
+    """
+    index = start[:, None] + torch.arange(count, device=rows.device)
+    if rows.ndim == 2:
+        return rows.gather(1, index)
+    return rows.gather(1, index[:, :, None].expand(-1, -1, rows.shape[2]))
+
+
+def rotate(ids: Tensor, rows: Tensor, word: Tensor) -> Tensor:
+    """Tokens one place further on: shifted left, `word` after the last that is known (§6.4).
+
+    ids      [B, M]
+    rows     [B]     how many are known
+    word     [B]
+    returns  [B, M]
+    """
+    turned = ids.roll(-1, dims=1)
+    return turned.scatter(1, rows[:, None] - 1, word[:, None])

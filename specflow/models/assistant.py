@@ -6,12 +6,12 @@ B  rows      T  branches of a level      H  width of the target      A  of the a
 from __future__ import annotations
 
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import PreTrainedModel
 
 from specflow.errors import RuntimeFault
 from specflow.models.adapters import Adapter
@@ -24,12 +24,12 @@ from specflow.pools import KVPool
 class Assistant:
     """The assistant's weights beside its target; it keeps no KV."""
 
-    def __init__(self, model: PreTrainedModel, target: Adapter, pool: KVPool) -> None:
+    def __init__(self, model: Any, target: Adapter, pool: KVPool) -> None:
         self.model, self.target = model, target
         model.eval().requires_grad_(requires_grad=False)
         model.set_attn_implementation(ATTENTION)
         pack(model)
-        self.forwards = 0
+        self.forwards, self.forward_seconds = 0, 0.0
         self.layers = shared_layers(target, pool)
         wanted = set(model.config.get_text_config().layer_types)
         absent = wanted - self.layers.keys()
@@ -79,8 +79,7 @@ class AssistantWindow:
 
     def _run(self, tokens: Tensor, hidden: Tensor, seq_lens: Tensor) -> tuple[Tensor, Tensor]:
         """Each token's logits and next state; the query stands at the last committed position."""
-        model = self.model.model
-        self.model.forwards += 1
+        model, began = self.model.model, perf_counter()
         positions, step = self.frame.frozen(tokens.shape[1], seq_lens)
         embedded = self.model.target.decoder.embed_tokens(tokens)
         rows = tokens.shape[0]
@@ -95,9 +94,13 @@ class AssistantWindow:
             position_ids=positions,
             shared_kv_states=kept,
             use_cache=False,
+            logits_to_keep=slice(None),  # as an int it would cut inputs that are not there
             step=step,
         ).last_hidden_state
-        return self._score(out), model.post_projection(out)
+        logits, carried = self._score(out), model.post_projection(out)
+        self.model.forwards += 1
+        self.model.forward_seconds += perf_counter() - began
+        return logits, carried
 
     def _score(self, hidden: Tensor) -> Tensor:
         model = self.model.model

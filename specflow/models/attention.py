@@ -115,17 +115,18 @@ class Frame:
         return self._region(starts, 0, depths, sees, depths)
 
     def level(self, width: int, starts: Tensor, sees: Tensor, level: int) -> tuple[Tensor, Step]:
-        """Branches of a level below a root at starts - 1: `width` nodes in slots of their own.
+        """The branches that level `level`, from 1 on, of a tree under position starts - 1 has.
 
-        The levels lie one after the other: branch t of level l is in slot starts + l * width + t,
-        at position starts + l. So no KV moves while a tree grows, and every branch reads exactly
-        the KV of its ancestors (serial.md §4.4).
+        The levels lie one after the other: branch t is in slot starts + (level - 1) * width + t, at
+        position starts + level - 1. So no KV moves while a tree grows, and every branch reads
+        exactly the KV of its ancestors (serial.md §4.4).
 
-        sees  [B, T, R]  bool: which of the R = levels * T nodes a branch sees, itself included
+        sees  [B, T, R]  bool: which of the R = (levels - 1) * T nodes a branch sees
         """
-        depths = torch.full(sees.shape[:2], level, dtype=starts.dtype, device=starts.device)
+        above = level - 1
+        depths = torch.full(sees.shape[:2], above, dtype=starts.dtype, device=starts.device)
         of_keys = (self.pool.positions[: sees.shape[2]] // width).expand(sees.shape[0], -1)
-        return self._region(starts, level * width, depths, sees, of_keys)
+        return self._region(starts, above * width, depths, sees, of_keys)
 
     def prefill(self, count: int, start: int) -> tuple[Tensor, Step]:
         """`count` tokens of one row from position `start` on."""

@@ -9,21 +9,48 @@ from typing import Protocol
 from torch import Tensor
 
 from specflow.models import loading
+from specflow.models.assistant import Assistant
+from specflow.models.beginning import Beginning, First
 from specflow.models.lm import LanguageModel, Window
 from specflow.models.lookup import Lookup
+from specflow.models.net_drafters import (
+    AssistantDrafter,
+    HiddenDrafter,
+    LayersDrafter,
+    open_net,
+)
 from specflow.models.trie import Trie
 from specflow.pools import KVPool
 from specflow.recipe import ResolvedRecipe
 
 
+class Timed(Protocol):
+    """A model whose forwards are counted and timed."""
+
+    forwards: int
+    forward_seconds: float
+
+
 class Drafter(Protocol):
-    """What a session tells a drafter as requests come, move and go."""
+    """What a session tells a drafter as requests come, move and go.
+
+    shows  what the target shows it of a prompt: its hidden states, or the taps, or nothing
+    taps   the layers whose input it reads, where it reads taps
+    """
+
+    shows: str
+    taps: tuple[int, ...]
 
     def bind(self, extent: int) -> object:
         """What a captured step of that extent calls its drafter."""
 
-    def admit(self, row: int, tokens: list[int], bonus: int) -> None:
-        """Begin a request in a row: prompt tokens, and the first token the target said."""
+    def read(self, row: int, tokens: list[int], begin: int, shown: Tensor) -> None:
+        """A part of a prompt that is not its last: what was shown [1, P, H] from `begin` on."""
+
+    def admit(
+        self, row: int, tokens: list[int], begin: int, shown: Tensor, first: First
+    ) -> dict[str, Tensor | int]:
+        """The last part of a prompt, and the first token after it; state of the row by name."""
 
     def move(self, source: int, target: int, length: int) -> None:
         """A request of so many committed tokens changes its row."""
@@ -34,19 +61,28 @@ class Drafter(Protocol):
     def drafted(self, rows: int) -> list[int]:
         """How many guesses the last draft made for each row."""
 
-    def lms(self) -> tuple[LanguageModel, ...]:
-        """The language models it runs, for the clock."""
+    def models(self) -> tuple[Timed, ...]:
+        """The models it runs, for the clock."""
 
 
 class NoDrafter:
     """Plain decoding."""
 
+    shows: str = ""
+    taps: tuple[int, ...] = ()
+
     def bind(self, _extent: int) -> object:
         """Nothing to call."""
         return None
 
-    def admit(self, row: int, tokens: list[int], bonus: int) -> None:
+    def read(self, row: int, tokens: list[int], begin: int, shown: Tensor) -> None:
         """Nothing to keep."""
+
+    def admit(
+        self, _row: int, _tokens: list[int], _begin: int, _shown: Tensor, _first: First
+    ) -> dict[str, Tensor | int]:
+        """Nothing to begin with."""
+        return {}
 
     def move(self, source: int, target: int, length: int) -> None:
         """Nothing to move."""
@@ -58,7 +94,7 @@ class NoDrafter:
         """No guesses."""
         return [0] * rows
 
-    def lms(self) -> tuple[LanguageModel, ...]:
+    def models(self) -> tuple[Timed, ...]:
         """None."""
         return ()
 
@@ -66,15 +102,28 @@ class NoDrafter:
 class LookupDrafter(Lookup):
     """A trie on the host."""
 
+    shows: str = ""
+    taps: tuple[int, ...] = ()
+
     def bind(self, _extent: int) -> object:
         """The look-up itself: it knows no extent."""
         return self
+
+    def read(self, row: int, tokens: list[int], begin: int, shown: Tensor) -> None:
+        """The prompt is taken in whole, by `admit`."""
+
+    def admit(
+        self, row: int, tokens: list[int], _begin: int, _shown: Tensor, first: First
+    ) -> dict[str, Tensor | int]:
+        """Put the prompt into the trie."""
+        self.begin(row, tokens, first.token)
+        return {}
 
     def drafted(self, _rows: int) -> list[int]:
         """As many as the trie offered."""
         return self.sizes
 
-    def lms(self) -> tuple[LanguageModel, ...]:
+    def models(self) -> tuple[Timed, ...]:
         """None."""
         return ()
 
@@ -82,16 +131,33 @@ class LookupDrafter(Lookup):
 class LanguageModelDrafter:
     """A small language model with a KV of its own: row p of it is token p (serial.md §6.6)."""
 
-    def __init__(self, model: LanguageModel, pool: KVPool, guesses: int, chunk: int) -> None:
-        self.model, self.pool, self.guesses, self.chunk = model, pool, guesses, chunk
+    shows: str = ""
+    taps: tuple[int, ...] = ()
+
+    def __init__(
+        self, model: LanguageModel, pool: KVPool, recipe: ResolvedRecipe, begin: Beginning
+    ) -> None:
+        self.model, self.pool, self.begin = model, pool, begin
+        self.guesses = recipe["verify.num_draft_tokens"] - 1
+        self.chunk = recipe.run.prefill_chunk
+        self.behind = recipe.axes.draft_state == "catch_up"
 
     def bind(self, extent: int) -> Window:
         """The model over the first `extent` positions of its pool."""
         return self.model.window(self.pool, extent)
 
-    def admit(self, row: int, tokens: list[int], _bonus: int) -> None:
-        """Prefill the draft with the prompt."""
-        prefill(self.model, self.pool, row, tokens, self.chunk)
+    def read(self, row: int, tokens: list[int], begin: int, shown: Tensor) -> None:
+        """The prompt is taken in whole, by `admit`."""
+
+    def admit(
+        self, row: int, tokens: list[int], _begin: int, _shown: Tensor, first: First
+    ) -> dict[str, Tensor | int]:
+        """Prefill the draft with the prompt; with the first token too, unless it catches up."""
+        if self.behind:
+            prefill(self.model, self.pool, row, tokens, self.chunk)
+            return {"previous_token": tokens[-1]}
+        logits = prefill(self.model, self.pool, row, [*tokens, first.token], self.chunk)
+        return self.begin(logits, first, lambda ids: ids, lambda law: law)
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the KV of a row."""
@@ -101,10 +167,10 @@ class LanguageModelDrafter:
         """The KV of a row that ended is overwritten by the next request."""
 
     def drafted(self, rows: int) -> list[int]:
-        """One guess a step, always."""
+        """As many as a step verifies, always."""
         return [self.guesses] * rows
 
-    def lms(self) -> tuple[LanguageModel, ...]:
+    def models(self) -> tuple[Timed, ...]:
         """The draft."""
         return (self.model,)
 
@@ -119,14 +185,14 @@ def prefill(model: LanguageModel, pool: KVPool, row: int, tokens: list[int], chu
     return logits
 
 
-Make = Callable[[ResolvedRecipe, int], Drafter]
+Make = Callable[[ResolvedRecipe, LanguageModel, KVPool], Drafter]
 
 
-def _no_drafter(_recipe: ResolvedRecipe, _length: int) -> Drafter:
+def _no_drafter(_recipe: ResolvedRecipe, _target: LanguageModel, _pool: KVPool) -> Drafter:
     return NoDrafter()
 
 
-def _lookup(recipe: ResolvedRecipe, _length: int) -> Drafter:
+def _lookup(recipe: ResolvedRecipe, _target: LanguageModel, _pool: KVPool) -> Drafter:
     trie = Trie(
         depth=recipe["draft.max_trie_depth"],
         breadth=recipe["draft.breadth"],
@@ -138,17 +204,36 @@ def _lookup(recipe: ResolvedRecipe, _length: int) -> Drafter:
     )
 
 
-def _causal_lm(recipe: ResolvedRecipe, length: int) -> Drafter:
+def _causal_lm(recipe: ResolvedRecipe, _target: LanguageModel, pool: KVPool) -> Drafter:
     folder: Path = loading.open_model(recipe["draft.model"])
     model = LanguageModel.load(folder, device=recipe.run.device, dtype=recipe.run.dtype)
-    pool = model.pool(recipe.run.batch_size, length)
-    return LanguageModelDrafter(
-        model, pool, recipe["verify.num_draft_tokens"] - 1, recipe.run.prefill_chunk
+    own = model.pool(pool.slots, pool.length)
+    return LanguageModelDrafter(model, own, recipe, Beginning.of(recipe))
+
+
+def _hidden(recipe: ResolvedRecipe, target: LanguageModel, pool: KVPool) -> Drafter:
+    model = open_net(recipe, target)
+    return HiddenDrafter(model, model.pool(pool.slots, pool.length), recipe, Beginning.of(recipe))
+
+
+def _layers(recipe: ResolvedRecipe, target: LanguageModel, pool: KVPool) -> Drafter:
+    model = open_net(recipe, target)
+    return LayersDrafter(model, model.pool(pool.slots, pool.length), recipe, Beginning.of(recipe))
+
+
+def _assistant(recipe: ResolvedRecipe, target: LanguageModel, pool: KVPool) -> Drafter:
+    folder: Path = loading.open_model(recipe["draft.model"])
+    model = Assistant.load(
+        folder, target.adapter, pool, device=recipe.run.device, dtype=recipe.run.dtype
     )
+    return AssistantDrafter(model, pool, recipe["verify.num_draft_tokens"] - 1)
 
 
 DRAFTERS: dict[str, Make] = {
     "none": _no_drafter,
     "lookup": _lookup,
     "causal_lm": _causal_lm,
+    "hidden": _hidden,
+    "layers": _layers,
+    "assistant": _assistant,
 }

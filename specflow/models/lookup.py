@@ -21,7 +21,7 @@ class Lookup:
         self.histories: list[list[int]] = []
         self.sizes: list[int] = []
 
-    def admit(self, row: int, tokens: list[int], bonus: int) -> None:
+    def begin(self, row: int, tokens: list[int], bonus: int) -> None:
         """Begin a request: its prompt and the first token the target said."""
         if row == len(self.histories):
             self.histories.append([])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -46,6 +47,11 @@ class Sizes:
 class DraftStep(nn.Module):
     """One projection and one layer."""
 
+    embed_norm: Any
+    hidden_norm: Any
+    block: Any
+    norm: Any
+
     def __init__(self, net: Net, sizes: Sizes, make: Callable[[int], nn.Module], index: int,
                  norm: Callable[[int], nn.Module]) -> None:  # fmt: skip
         super().__init__()
@@ -63,6 +69,8 @@ class DraftNet(nn.Module):
 
     A row pairs the token after a position with the hidden state at it (serial.md §6.1b).
     """
+
+    steps: Any  # a ModuleList of DraftStep
 
     def __init__(
         self, net: Net, sizes: Sizes, target: Adapter, said: dict[str, Any] | None = None
@@ -161,13 +169,18 @@ class DraftModel:
 
     def __init__(self, net: DraftNet, dtype: torch.dtype, device: torch.device) -> None:
         self.net, self.dtype, self.device = net, dtype, device
-        self.forwards = 0
+        self.forwards, self.forward_seconds = 0, 0.0
         self.to_target = (
             None
             if net.d2t is None
             else net.d2t + torch.arange(net.d2t.shape[0], device=net.d2t.device)
         )
         self.shapes = self._probe()
+
+    def count(self, began: float) -> None:
+        """A forward that began then has ended."""
+        self.forwards += 1
+        self.forward_seconds += perf_counter() - began
 
     def pool(self, rows: int, length: int) -> KVPool:
         """An empty pool of the draft's own, the same slots as the target's."""
@@ -214,7 +227,7 @@ class DraftWindow:
         """Logits [B, V] and state [B, D] after one token a row [B], its state [B, D] beside it."""
         at, step = self.frame.chain(1, positions)
         carried = self._run(tokens[:, None], hidden[:, None], at, step)[:, 0]
-        return self.model.net.score(carried), carried
+        return self._score(carried), carried
 
     @torch.inference_mode()
     def grow_hidden(
@@ -223,7 +236,7 @@ class DraftWindow:
         """Logits [B, T, V] and states [B, T, D] of the branches of a level (`Frame.level`)."""
         at, step = self.frame.level(tokens.shape[1], seq_lens, sees, level)
         carried = self._run(tokens, hidden, at, step)
-        return self.model.net.score(carried), carried
+        return self._score(carried), carried
 
     @torch.inference_mode()
     def extend_hidden(
@@ -237,7 +250,7 @@ class DraftWindow:
         """
         at, step = self.frame.chain(tokens.shape[1], starts)
         carried = row_of(self._run(tokens, self.model.net.enter(hidden), at, step), accept_len)
-        return self.model.net.score(carried), carried
+        return self._score(carried), carried
 
     @torch.inference_mode()
     def extend_layer(
@@ -246,7 +259,7 @@ class DraftWindow:
         """Logits [B, V] of draft layer `layer` at row rows - 1 of a window (§6.4)."""
         at, step = self.frame.chain(tokens.shape[1], starts)
         carried = row_of(self._run(tokens, hidden, at, step, layer), rows)
-        return self.model.net.score(carried, layer)
+        return self._score(carried, layer)
 
     @torch.inference_mode()
     def feed(
@@ -255,7 +268,7 @@ class DraftWindow:
         """Logits [1, V] and state [1, D] after a part of a prompt: tokens [P], hidden [1, P, H]."""
         at, step = self.frame.prefill(tokens.shape[0], start)
         carried = self._run(tokens[None], self.model.net.enter(hidden), at, step, layer)[:, -1]
-        return self.model.net.score(carried, layer), carried
+        return self._score(carried, layer), carried
 
     def target_ids(self, tokens: Tensor) -> Tensor:
         """Draft ids as ids of the target's vocabulary."""
@@ -273,6 +286,13 @@ class DraftWindow:
     def _run(
         self, tokens: Tensor, hidden: Tensor, positions: Tensor, step: Any, layer: int = 0
     ) -> Tensor:
-        self.model.forwards += 1
+        began = perf_counter()
         carried: Tensor = self.model.net(tokens, hidden, positions, step, layer)
+        self.model.count(began)
         return carried
+
+    def _score(self, carried: Tensor, layer: int = 0) -> Tensor:
+        began = perf_counter()
+        logits = self.model.net.score(carried, layer)
+        self.model.forward_seconds += perf_counter() - began
+        return logits

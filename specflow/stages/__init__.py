@@ -36,6 +36,10 @@ DRAFTS = Table[DraftStage](
         "NONE": "specflow.stages.draft_none:NONE",
         "NGRAM": "specflow.stages.draft_ngram:NGRAM",
         "STANDALONE": "specflow.stages.draft_standalone:STANDALONE",
+        "EAGLE": "specflow.stages.draft_eagle:EAGLE",
+        "EAGLE3": "specflow.stages.draft_eagle3:EAGLE3",
+        "MULTI_LAYER_EAGLE": "specflow.stages.draft_multi_layer_eagle:MULTI_LAYER_EAGLE",
+        "FROZEN_KV_MTP": "specflow.stages.draft_frozen_kv_mtp:FROZEN_KV_MTP",
     },
 )
 
@@ -63,5 +67,8 @@ COMMITS = Table[CommitStage](
         "none": "specflow.stages.commit_none:NONE",
         "insert": "specflow.stages.commit_insert:INSERT",
         "catch_up": "specflow.stages.commit_catch_up:CATCH_UP",
+        "extend": "specflow.stages.commit_extend:EXTEND",
+        "extend_layers": "specflow.stages.commit_extend_layers:EXTEND_LAYERS",
+        "frozen": "specflow.stages.commit_frozen:FROZEN",
     },
 )

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specflow.errors import CompileError
-from specflow.graph import Buffer, Builder, Constant, PhaseBuilder, Value
+from specflow.facts import Facts
+from specflow.formats import TAPS, named
+from specflow.graph import Buffer, Builder, Constant, Operand, PhaseBuilder, Value
+from specflow.provenance import Origin
 from specflow.recipe import Axes, Fields, ResolvedRecipe
 from specflow.rules import Rule
 
@@ -15,12 +18,17 @@ __all__ = [
     "AcceptStage",
     "Axes",
     "CommitStage",
+    "Derived",
     "DraftStage",
     "Gained",
     "Guess",
+    "Missing",
+    "Seeds",
     "VerifyStage",
+    "ask",
     "by_draft_law",
     "draw_single",
+    "own_layer",
     "said",
     "state",
     "taken",
@@ -29,6 +37,20 @@ __all__ = [
 ]
 
 NARROW = "NUM_NARROW_TOKENS"  # the constant behind the letter w
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """What the commit of a draft with a KV of its own leaves for the next draft to begin with.
+
+    branches  how many of the likeliest tokens are kept, 1 for a chain
+    drawn     the guess is drawn, and its law kept
+    mapped    the draft has a vocabulary of its own
+    """
+
+    branches: int = 1
+    drawn: bool = False
+    mapped: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,14 +63,18 @@ class Guess:
     phases   the draft phases that run inside the captured step
     padded   there may be fewer guesses than K
     narrow   positions of the window for weak evidence, where the draft knows weak from strong
+    shows    what the target shows the draft of itself: hidden, taps, or nothing
+    seeds    the guesses that the next draft begins with are left by the commit
     """
 
     tokens: Value | Buffer | None = None
     parents: Value | Buffer | None = None
-    laws: Value | None = None
+    laws: Value | Buffer | None = None
     phases: tuple[str, ...] = ()
     padded: bool = False
     narrow: Constant | None = None
+    shows: str = ""
+    seeds: Seeds | None = None
 
     @property
     def k(self) -> str:
@@ -68,11 +94,32 @@ class Gained:
     tokens      [B, W]  the target's words along the accepted path
     accept_len  [B]
     path        [B, W]  nodes accepted, where their KV has to move
+    hidden      [B, W, H]  what the target shows at the position before each token
+    starts      [B]  where the verified window begins
     """
 
     tokens: Value
     accept_len: Value
     path: Value | None = None
+    hidden: Value | None = None
+    starts: Value | None = None
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A field's value out of what the checkpoints say."""
+
+    value: Any
+    because: str
+    origin: Origin = Origin.DERIVED
+
+
+@dataclass(frozen=True)
+class Missing:
+    """What a checkpoint lacks that a field needs, and the way out."""
+
+    message: str
+    help: str
 
 
 @dataclass(frozen=True)
@@ -80,11 +127,13 @@ class DraftStage:
     """Whatever guesses: one row of the draft table.
 
     axes     its point, the shape being the default one
-    shapes   the verify shapes it can feed
-    draft_states  the ways its state can go on
-    drafter  what the runtime builds for it: none, lookup, causal_lm
+    shapes   the verify shapes it can feed, each with the ways its state can go on then
+    drafter  what the runtime builds for it: none, lookup, causal_lm, hidden, layers, assistant
     has_law  its guesses can be drawn from a law of its own
-    guesses  how many tokens a chain of it proposes; None where the verify width decides
+    guesses  how many tokens it proposes; None where the verify width decides
+    formats  the draft networks it can run, as names of `formats.FORMATS`
+    reach    positions beyond the committed ones that its own KV takes while it guesses
+    derive   fields of its own that the checkpoints decide
     tables   defaults of other blocks that depend on this stage: dotted path -> table
     """
 
@@ -92,25 +141,27 @@ class DraftStage:
     axes: Axes
     doc: str
     fields: type[Fields]
-    shapes: tuple[str, ...]
-    draft_states: tuple[str, ...]
+    shapes: Mapping[str, tuple[str, ...]]
     drafter: str
     guesses: Callable[[Mapping[str, Any]], int | None]
     lower: Callable[[ResolvedRecipe, Builder, bool], Guess]
     cost: Callable[[Any], str]
+    derive: Mapping[str, Callable[[Facts], Derived | Missing]] = field(default_factory=dict)
     tables: Mapping[str, str] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     has_law: bool = False
+    formats: tuple[str, ...] = ()
+    reach: Callable[[Any], int] = lambda _fields: 0
 
 
 @dataclass(frozen=True)
 class VerifyStage:
-    """What shape is verified: one target forward, its logits the result."""
+    """What shape is verified: one target forward, its logits and what it shows the result."""
 
     name: str
     doc: str
     fields: type[Fields]
-    lower: Callable[[Guess, PhaseBuilder, Builder], Value]
+    lower: Callable[[Guess, PhaseBuilder, Builder], tuple[Value, Value | None]]
 
 
 @dataclass(frozen=True)
@@ -138,13 +189,36 @@ class AcceptStage:
 
 @dataclass(frozen=True)
 class CommitStage:
-    """How draft state goes on after the accepted prefix is permanent."""
+    """How draft state goes on after the accepted prefix is permanent.
+
+    lower   its lines of the commit phase
+    extend  a phase of its own after it, which runs the draft; the phase's name
+    host    a phase on the host, after the step
+    """
 
     name: str
     doc: str
     fields: type[Fields]
     lower: Callable[[Gained, PhaseBuilder, Builder], None]
+    extend: Callable[[Gained, Guess, Builder, str], str] | None = None
     host: Callable[[Builder], None] | None = None
+
+
+def own_layer(facts: Facts) -> Derived | Missing:
+    """The target's own checkpoint as the draft, where it holds an MTP layer."""
+    target, net = facts["target"], facts.net
+    if net.bundled and net.format:
+        because = f"the target's own checkpoint holds {named(net.format).doc}"
+        return Derived(target.model, because, Origin.CHECKPOINT)
+    if target.problem is not None:
+        return Derived(target.model, "the target cannot be read")
+    offer = "name a draft as `draft.model`"
+    if not target.mtp_layers:
+        message = f"`draft.model` is not written, and `{target.model}` holds no MTP layer"
+        return Missing(message, offer)
+    declared = f"{target.mtp_layers} MTP layer{'s' if target.mtp_layers > 1 else ''}"
+    message = f"the config of `{target.model}` declares {declared}, and its weights hold none"
+    return Missing(message, f"download the whole checkpoint, or {offer}")
 
 
 def state(b: Builder, name: str) -> Buffer:
@@ -158,6 +232,21 @@ def taken(guess: Value | Buffer | None, p: PhaseBuilder) -> Value | Buffer:
     if guess is None:
         raise CompileError("a phase reads guesses where nothing was drafted")
     return p.take(guess) if isinstance(guess, Value) else guess
+
+
+def ask(
+    kind: str, asked: tuple[Operand, ...], guess: Guess, p: PhaseBuilder, b: Builder
+) -> tuple[Value, Value | None]:
+    """One forward of the target: its logits, and what it shows the draft of itself."""
+    logits = Value("logits", ("B", guess.w, "V"), "float")
+    if not guess.shows:
+        p.ops(kind, *asked, outs=(logits,))
+        return logits, None
+    width = f"{len(b.constants['TAPS'].value)}H" if guess.shows == TAPS else "H"
+    shown = Value("hidden", ("B", guess.w, width), "float")
+    also = (b.constants["TAPS"],) if guess.shows == TAPS else ()
+    p.ops(f"{kind}_{guess.shows}", *asked, *also, outs=(logits, shown))
+    return logits, shown
 
 
 def said(recipe: ResolvedRecipe, path: str) -> str:
@@ -180,9 +269,7 @@ def target_law(logits: Value, recipe: ResolvedRecipe, p: PhaseBuilder, b: Builde
 def verdict_coins(p: PhaseBuilder, b: Builder) -> Value:
     """A coin for each position and one for the last token."""
     count = b.constants["NUM_DRAFT_TOKENS"]
-    one_more = b.constant(
-        "NUM_COINS", int(count.value) + 1, "a coin a position, one for the last token"
-    )
+    one_more = b.constant("NUM_COINS", count.count + 1, "a coin a position, one for the last token")
     return p.op(
         "verify_coins",
         state(b, "seeds"),
@@ -202,7 +289,7 @@ def by_draft_law(kind: str) -> Callable[..., Gained]:
     ) -> Gained:
         if guess.laws is None:
             raise CompileError("guesses are judged by a law they were not drawn from")
-        drafted, laws = taken(guess.tokens, p), p.take(guess.laws)
+        drafted, laws = taken(guess.tokens, p), taken(guess.laws, p)
         length, gained = Value("accept_len", ("B",)), Value("gained", ("B", guess.w))
         p.ops(kind, drafted, laws, law, verdict_coins(p, b), outs=(length, gained))
         return Gained(tokens=gained, accept_len=length)
@@ -222,6 +309,15 @@ _STATE: dict[str, tuple[tuple[str, ...], str, str]] = {
     "seq_lens": (("B",), "committed tokens: KV is valid for positions below", "int64"),
     "guesses": (("B", "K"), "what the host drafted; -1 is no guess", "int64"),
     "parents": (("B", "K"), "node each guess hangs from; 0 is the bonus token", "int64"),
+    "first_guess": (("B",), "the draft's word after the bonus token", "int64"),
+    "first_law": (("B", "V"), "what that word was drawn from", "float"),
+    "first_words": (("B", "T"), "the draft's likeliest words after the bonus token", "int64"),
+    "first_scores": (("B", "T"), "their chances", "float"),
+    "draft_hidden": (("B", "H"), "where the draft stands", "model"),
+    "words_ahead": (("B", "K"), "the draft's words after the bonus token", "int64"),
+    "laws_ahead": (("B", "K", "V"), "what those words were drawn from", "float"),
+    "recent_tokens": (("B", "R"), "the last committed tokens, up to the bonus token", "int64"),
+    "recent_hidden": (("B", "R", "H"), "what the target showed before each of them", "model"),
     "seeds": (("B",), "what a request's coins are made of", "int64"),
     "temperature": (("B",), "0 takes the likeliest token", "float"),
     "top_k": (("B",), "tokens kept; 0 keeps all", "int64"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from specflow.errors import CompileError
 from specflow.graph import Builder, PhaseBuilder, Value
 from specflow.recipe import AcceptFields, field
-from specflow.stages.base import Guess, VerifyStage, state, taken
+from specflow.stages.base import Guess, VerifyStage, ask, state, taken
 
 
 class TreeFields(AcceptFields):
@@ -16,26 +16,16 @@ class TreeFields(AcceptFields):
     )
 
 
-def lower(guess: Guess, p: PhaseBuilder, b: Builder) -> Value:
+def lower(guess: Guess, p: PhaseBuilder, b: Builder) -> tuple[Value, Value | None]:
     """Ask the target, once, about every node; a node sees the prefix and its ancestors."""
     if guess.parents is None:
         raise CompileError("a tree is verified where no parents were drafted")
     drafted = taken(guess.tokens, p)
-    tokens = p.op(
-        "known_window", state(b, "bonus_token"), drafted, out="tokens", shape=("B", guess.w)
-    )
+    kind = "known_window" if guess.padded else "window"
+    tokens = p.op(kind, state(b, "bonus_token"), drafted, out="tokens", shape=("B", guess.w))
     depths, sees = Value("depths", ("B", guess.w)), Value("sees", ("B", guess.w, guess.w), "bool")
     p.ops("tree_arrays", taken(guess.parents, p), outs=(depths, sees))
-    return p.op(
-        "verify_tree",
-        tokens,
-        state(b, "seq_lens"),
-        depths,
-        sees,
-        out="logits",
-        shape=("B", guess.w, "V"),
-        dtype="float",
-    )
+    return ask("verify_tree", (tokens, state(b, "seq_lens"), depths, sees), guess, p, b)
 
 
 TREE = VerifyStage(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from specflow.codegen.rows import row_function
+from specflow.formats import FORMATS
 from specflow.graph.ops import OPS
 from specflow.stages import ACCEPTS, COMMITS, DRAFTS, VERIFIES
 from specflow.tables import ALIASES, PLAIN, TABLES
@@ -39,17 +40,26 @@ def test_a_stage_file_has_a_kind() -> None:
 def test_a_draft_names_rows_that_exist() -> None:
     for draft in map(DRAFTS.__getitem__, DRAFTS.names()):
         assert draft.axes.shape in draft.shapes
-        assert draft.axes.draft_state in draft.draft_states
+        assert draft.axes.draft_state == draft.shapes[draft.axes.shape][0]
         assert set(draft.shapes) <= set(VERIFIES.names())
-        assert set(draft.draft_states) <= set(COMMITS.names())
+        assert {s for each in draft.shapes.values() for s in each} <= set(COMMITS.names())
+        assert set(draft.formats) <= {f.name for f in FORMATS} | {"causal_lm"}
+        assert set(draft.derive) <= set(draft.fields.model_fields)
         assert set(draft.tables.values()) <= set(TABLES)
 
 
 def test_an_alias_means_a_row() -> None:
     assert PLAIN in DRAFTS
-    for written, alias in ALIASES.items():
-        assert written not in DRAFTS
-        assert alias.means in DRAFTS
+    formats = {"", *(f.name for f in FORMATS)}
+    for written, means in ALIASES.items():
+        assert all(alias.means in DRAFTS and alias.draft in formats for alias in means)
+        # A name that is no draft's own always means one.
+        assert written in DRAFTS or means[-1].draft == ""
+
+
+def test_every_format_has_a_draft() -> None:
+    taken = [f for name in DRAFTS.names() for f in DRAFTS[name].formats]
+    assert sorted(taken) == sorted([*(f.name for f in FORMATS), "causal_lm"])
 
 
 def functions(file: Path) -> set[str]:
@@ -80,4 +90,7 @@ def test_an_op_has_a_domain(kind: str) -> None:
     assert spec.domain in DOMAINS
     assert bool(spec.row) == (spec.domain == "rows")
     assert spec.spelling.count("{") - spec.spelling.count("{model}") == spec.arity[0]
-    assert ("{model}" in spec.spelling) == (spec.domain in ("model", "kv", "host"))
+    if spec.domain in ("model", "kv", "host"):
+        assert "{model}" in spec.spelling
+    else:
+        assert "{model}" not in spec.spelling or kind.startswith("target_")

@@ -1,0 +1,50 @@
+"""EAGLE: one layer guesses the target's next hidden state, and the target's head reads it.
+
+NEXTN and MTP are this stage on the MTP layer of the target's own checkpoint (serial.md §6.1, §6.3).
+"""
+
+from __future__ import annotations
+
+from specflow.formats import HIDDEN
+from specflow.graph import Builder
+from specflow.recipe import Fields, ResolvedRecipe, field
+from specflow.stages.base import Axes, DraftStage, Guess, own_layer
+from specflow.stages.growing import BY_HIDDEN, chain, constants, cost, guesses, reach, tree
+
+
+class EagleFields(Fields):
+    """What a recipe may say about a draft of one layer."""
+
+    model: str = field(
+        "The draft: folder of a checkpoint, or builtin:NAME.",
+        derive="the target's own checkpoint, where it holds an MTP layer",
+    )
+    num_steps: int = field(
+        "Tokens guessed on one path; the first is free.", table="CHAIN_SHAPES", ge=1, le=63
+    )
+    topk: int = field("Branches kept a step; 1 makes a chain.", table="CHAIN_SHAPES", ge=1, le=16)
+
+
+def lower(recipe: ResolvedRecipe, b: Builder, drawn: bool) -> Guess:
+    """A chain of likeliest or drawn tokens, or a tree of likely ones."""
+    constants(recipe, b, recipe.facts.net.hidden_size)
+    if recipe.axes.shape == "tree":
+        return tree(recipe, b, BY_HIDDEN, shows=HIDDEN)
+    return chain(recipe, b, BY_HIDDEN, drawn, shows=HIDDEN)
+
+
+EAGLE = DraftStage(
+    name="EAGLE",
+    axes=Axes(signal="hidden", guess="autoregressive", shape="chain", draft_state="extend"),
+    doc="the target's last hidden state and the token after it",
+    fields=EagleFields,
+    shapes={"chain": ("extend",), "tree": ("extend",)},
+    drafter="hidden",
+    has_law=True,
+    guesses=guesses,
+    lower=lower,
+    cost=cost,
+    derive={"model": own_layer},
+    reach=reach,
+    formats=("eagle", "mtp", "mtp_mimo", "mtp_qwen3_next", "mtp_speculators"),
+)

@@ -1,0 +1,101 @@
+"""EAGLE3: the draft reads three layers of the target, and has a head of its own (§6.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from specflow.facts import Facts
+from specflow.formats import TAPS
+from specflow.graph import Builder
+from specflow.provenance import Origin
+from specflow.recipe import Fields, Layers, ResolvedRecipe, field
+from specflow.rules import Finding, rule
+from specflow.stages.base import Axes, Derived, DraftStage, Guess, said
+from specflow.stages.growing import BY_HIDDEN, chain, constants, cost, guesses, reach, tree
+
+
+class Eagle3Fields(Fields):
+    """What a recipe may say about an EAGLE3 draft."""
+
+    model: str = field("The draft: folder of a checkpoint, or builtin:NAME.", min_length=1)
+    taps: Layers = field(
+        "Target layers whose input the draft reads; the number of layers is the last one's output.",
+        derive="the draft's own, else [2, L/2, L-3]",
+    )
+    num_steps: int = field(
+        "Tokens guessed on one path; the first is free.", table="CHAIN_SHAPES", ge=1, le=63
+    )
+    topk: int = field("Branches kept a step; 1 makes a chain.", table="CHAIN_SHAPES", ge=1, le=16)
+
+
+@rule("SF021", "tap-out-of-range")
+def tap_out_of_range(r: ResolvedRecipe) -> Iterator[Finding]:
+    """A tap names a layer the target has.
+
+    ## Why
+    Tap `i` is the stream that enters layer `i`; with `L` layers the last one is `L`, what the final
+    norm reads. A tap beyond it has nothing to read.
+
+    ## Example
+    ```yaml
+    target: {model: builtin:pico-llama}
+    draft: {algorithm: EAGLE3, model: builtin:pico-llama-eagle3, taps: [1, 2, 9]}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: builtin:pico-llama}
+    draft: {algorithm: EAGLE3, model: builtin:pico-llama-eagle3}
+    ```
+
+    ## Fix
+    Leave `draft.taps` out: the draft's own config says which layers it was trained on.
+    """
+    layers = r.facts["target"].layers
+    if "draft.taps" not in r or not layers:
+        return
+    beyond = [tap for tap in r["draft.taps"] if not 0 <= tap <= layers]
+    if beyond:
+        yield Finding(
+            at="draft.taps",
+            message=f"tap {beyond[0]} is none of the target's {layers} layers",
+            label=f"from 0 to {layers}",
+            because={"target.model": f"{layers} layers"},
+            help="leave `draft.taps` out: the draft's config says what it was trained on",
+        )
+
+
+def default_taps(facts: Facts) -> Derived:
+    """The layers the draft was trained on, or else a low, a middle and a high one."""
+    if facts.net.taps:
+        return Derived(facts.net.taps, "the draft's config", Origin.CHECKPOINT)
+    layers = facts["target"].layers
+    taps = (min(2, layers), layers // 2, max(layers - 3, 0))
+    return Derived(taps, f"[2, L/2, L-3] with L = {layers}")
+
+
+def lower(recipe: ResolvedRecipe, b: Builder, drawn: bool) -> Guess:
+    """A chain of likeliest or drawn tokens, or a tree of likely ones."""
+    constants(recipe, b, recipe.facts.net.hidden_size)
+    b.constant("TAPS", recipe["draft.taps"], said(recipe, "draft.taps"))
+    if recipe.axes.shape == "tree":
+        return tree(recipe, b, BY_HIDDEN, shows=TAPS)
+    return chain(recipe, b, BY_HIDDEN, drawn, shows=TAPS)
+
+
+EAGLE3 = DraftStage(
+    name="EAGLE3",
+    axes=Axes(signal="taps", guess="autoregressive", shape="chain", draft_state="extend"),
+    doc="what enters a low, a middle and a high layer of the target",
+    fields=Eagle3Fields,
+    shapes={"chain": ("extend",), "tree": ("extend",)},
+    drafter="hidden",
+    has_law=True,
+    guesses=guesses,
+    lower=lower,
+    cost=cost,
+    derive={"taps": default_taps},
+    reach=reach,
+    rules=(tap_out_of_range,),
+    formats=("eagle3", "eagle3_speculators"),
+)

@@ -1,0 +1,87 @@
+"""FROZEN_KV_MTP: an assistant without keys and values of its own reads the target's (§6.5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specflow.errors import CompileError
+from specflow.formats import HIDDEN
+from specflow.graph import Builder, Operand, PhaseBuilder, Value
+from specflow.recipe import Fields, ResolvedRecipe, field
+from specflow.stages.base import Axes, DraftStage, Guess, state
+from specflow.stages.growing import Forward, Steps, chain, constants, guesses, tree
+
+
+class FrozenKvMtpFields(Fields):
+    """What a recipe may say about an assistant."""
+
+    model: str = field("The assistant: folder of a checkpoint, or builtin:NAME.", min_length=1)
+    num_steps: int = field(
+        "Tokens guessed on one path, one draft forward each.", table="CHAIN_SHAPES", ge=1, le=63
+    )
+    topk: int = field("Branches kept a step; 1 makes a chain.", table="CHAIN_SHAPES", ge=1, le=16)
+
+
+def start(p: PhaseBuilder, b: Builder) -> Forward:
+    """The bonus token, beside where the target stood before it."""
+    bonus = state(b, "bonus_token")
+    return decode(p, b, bonus, state(b, "draft_hidden"), 0)
+
+
+def decode(
+    p: PhaseBuilder, b: Builder, token: Operand, hidden: Operand | None, _step: Operand
+) -> Forward:
+    """Every query stands at the last committed position: nothing is written."""
+    if hidden is None:
+        raise CompileError("an assistant steps without a hidden state")
+    outs = (Value("logits", ("B", "V"), "float"), Value("hidden", ("B", "H"), "float"))
+    p.ops("decode_hidden", token, hidden, state(b, "seq_lens"), outs=outs)
+    return outs
+
+
+def grow(
+    p: PhaseBuilder,
+    b: Builder,
+    tokens: Value,
+    hidden: Value | None,
+    _sees: Value | None,
+    _level: Operand,
+) -> Forward:
+    """The branches of a level; each line lives in its hidden state alone."""
+    if hidden is None:
+        raise CompileError("an assistant steps without a hidden state")
+    outs = (Value("logits", ("B", "T", "V"), "float"), Value("grown", ("B", "T", "H"), "float"))
+    p.ops("grow_frozen", tokens, hidden, state(b, "seq_lens"), outs=outs)
+    return outs
+
+
+STEPS = Steps(decode, grow, start, lanes=False)
+
+
+def lower(recipe: ResolvedRecipe, b: Builder, drawn: bool) -> Guess:
+    """As many forwards as guesses on a path: no commit leaves a guess to begin with."""
+    constants(recipe, b, recipe.facts.net.hidden_size)
+    if recipe.axes.shape == "tree":
+        return tree(recipe, b, STEPS, shows=HIDDEN)
+    return chain(recipe, b, STEPS, drawn, shows=HIDDEN)
+
+
+def cost(draft: Any) -> str:
+    """The forwards of a step."""
+    rows = f" of {draft.topk} branches" if draft.topk > 1 else ""
+    return f"{draft.num_steps} draft forwards{rows} on the target's KV"
+
+
+FROZEN_KV_MTP = DraftStage(
+    name="FROZEN_KV_MTP",
+    axes=Axes(signal="target_kv", guess="autoregressive", shape="chain", draft_state="frozen"),
+    doc="the target's own keys and values, and its last hidden state",
+    fields=FrozenKvMtpFields,
+    shapes={"chain": ("frozen",), "tree": ("frozen",)},
+    drafter="assistant",
+    has_law=True,
+    guesses=guesses,
+    lower=lower,
+    cost=cost,
+    formats=("assistant",),
+)
