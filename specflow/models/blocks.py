@@ -61,10 +61,11 @@ class WideBlock(nn.Module):
 
 def llama_block(config: LlamaConfig, index: int, *, input_norm: bool) -> nn.Module:
     """A Llama layer; EAGLE's has no norm before its attention."""
-    block = LlamaDecoderLayer(config, index)
+    block: Any = LlamaDecoderLayer(config, index)
     if not input_norm:
         block.input_layernorm = nn.Identity()
-    return block
+    made: nn.Module = block
+    return made
 
 
 def llama_config(said: dict[str, Any]) -> LlamaConfig:

@@ -96,7 +96,8 @@ class DraftNet(nn.Module):
         self.layer_types = list(getattr(config, "layer_types", None) or [])
 
         def norm(width: int) -> nn.Module:
-            return own_norm(width, eps=config.rms_norm_eps)
+            made_norm: nn.Module = own_norm(width, eps=config.rms_norm_eps)
+            return made_norm
 
         self.steps = nn.ModuleList(
             DraftStep(net, sizes, made.__getitem__, i, norm) for i in range(sizes.steps)

@@ -242,7 +242,7 @@ def ask(
     if not guess.shows:
         p.ops(kind, *asked, outs=(logits,))
         return logits, None
-    width = f"{len(b.constants['TAPS'].value)}H" if guess.shows == TAPS else "H"
+    width = "n * H" if guess.shows == TAPS else "H"
     shown = Value("hidden", ("B", guess.w, width), "float")
     also = (b.constants["TAPS"],) if guess.shows == TAPS else ()
     p.ops(f"{kind}_{guess.shows}", *asked, *also, outs=(logits, shown))
