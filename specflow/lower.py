@@ -16,6 +16,7 @@ from specflow.stages.base import (
     Gained,
     Guess,
     VerifyStage,
+    ask,
     said,
     state,
 )
@@ -63,10 +64,16 @@ def build(recipe: ResolvedRecipe) -> StepGraph:
     )
     accept = ACCEPTS[recipe["verify.accept"]]
     guess = draft.lower(recipe, b, accept.laws)
+    stages = (verify, accept, commit)
     if guess.tokens is None:
         _one_position(recipe, b, accept, "", "plain")
+    elif guess.fewer:
+        for each in (guess, *guess.fewer):
+            if each.tokens is None:
+                _plainly(recipe, b, each, stages)
+            else:
+                _speculate(recipe, b, each, stages, f"_{each.steps}")
     else:
-        stages = (verify, accept, commit)
         _speculate(recipe, b, guess, stages)
         if guess.narrow is not None:
             _speculate(recipe, b, _narrow(guess, b), stages, "_narrow")
@@ -108,17 +115,21 @@ def _speculate(
             note = "node order becomes sequence order"
             p.ops("move_accepted", gained.path, starts, outs=(), note=note)
         if commit.extend is not None:
-            p.give(*filter(None, (gained.tokens, gained.hidden, starts, length)))
+            made = (gained.tokens, gained.hidden, starts, length)
+            p.give(*(value for value in made if isinstance(value, Value)))
     name = suffix.removeprefix("_") or verify.name
-    positions = b.constants["NUM_DRAFT_TOKENS" if guess.w == "W" else NARROW]
+    if guess.steps is not None:
+        name, positions = f"steps_{guess.steps}", guess.steps + 1
+    else:
+        positions = b.constants["NUM_DRAFT_TOKENS" if guess.w == "W" else NARROW].count
     phases = [*guess.phases, f"verify{suffix}", f"commit{suffix}"]
     if commit.extend is not None:
         phases.append(commit.extend(replace(gained, starts=starts), guess, b, suffix))
     b.variant(
         name,
         *phases,
-        width=positions.count,
-        doc=f"{'a few' if guess.w == 'w' else 'all'} guesses are verified",
+        width=positions,
+        doc=f"{'all' if guess.w == 'W' else guess.steps or 'a few'} guesses are verified",
     )
 
 
@@ -145,11 +156,45 @@ def _narrow(guess: Guess, b: Builder) -> Guess:
     return Guess(tokens=few[0], parents=parents, phases=("narrow",), padded=True)
 
 
+def _plainly(recipe: ResolvedRecipe, b: Builder, guess: Guess, stages: Stages) -> None:
+    """Plain decoding beside a draft that stays where the target is (serial.md §6.13, S = 0)."""
+    _, accept, commit = stages
+    doc = "Ask the target what follows the bonus token."
+    with b.phase("verify_0", "verify", doc, model="target") as p:
+        tokens = p.op("column", state(b, "bonus_token"), out="tokens", shape=("B", 1))
+        logits, shown = ask("verify", (tokens, state(b, "seq_lens")), guess, p, b, width="1")
+        judged = accept.judge(logits, recipe, p, b)
+        p.give(*filter(None, (judged, shown)))
+    with b.phase("commit_0", "commit", "Gain one token.") as p:
+        lens, note = state(b, "seq_lens"), "where the verified window begins"
+        token = accept.single(p.take(judged), p, b)
+        hidden = shown and p.take(shown)
+        starts = p.op("hold", lens, out="starts", shape=("B",), note=note)
+        _gain_one(token, p, b)
+        p.give(*filter(None, (token, hidden, starts)))
+    phases = ["verify_0", "commit_0"]
+    if commit.extend is not None:
+        length = state(b, "accept_len")
+        gained = Gained(tokens=token, accept_len=length, hidden=hidden, starts=starts)
+        phases.append(commit.extend(gained, guess, b, "_0"))
+    b.variant("steps_0", *phases, width=1, doc="one position is verified")
+
+
+def _gain_one(token: Value, p: PhaseBuilder, b: Builder) -> None:
+    """One token [B, 1] is the output, and the next bonus token."""
+    width = b.constants["NUM_DRAFT_TOKENS"]
+    kept = p.op("widen", token, width, out="kept", shape=("B", "W")) if width.count > 1 else token
+    p.store(state(b, "output_tokens"), kept)
+    bonus = p.op("first", token, out="bonus", shape=("B",))
+    p.store(state(b, "bonus_token"), bonus)
+    p.store(state(b, "accept_len"), 1)
+    p.store(state(b, "seq_lens"), 1, "add")
+
+
 def _one_position(
     recipe: ResolvedRecipe, b: Builder, accept: AcceptStage, suffix: str, name: str
 ) -> None:
     """Plain decoding: verify the bonus token alone and gain one token."""
-    width = b.constants["NUM_DRAFT_TOKENS"]
     with b.phase(
         f"verify{suffix}", "verify", "Ask the target what follows the bonus token.", model="target"
     ) as p:
@@ -161,12 +206,5 @@ def _one_position(
         p.give(judged)
     with b.phase(f"commit{suffix}", "commit", "Gain one token.") as p:
         token = accept.single(p.take(judged), p, b)
-        kept = (
-            p.op("widen", token, width, out="kept", shape=("B", "W")) if width.count > 1 else token
-        )
-        p.store(state(b, "output_tokens"), kept)
-        bonus = p.op("first", token, out="bonus", shape=("B",))
-        p.store(state(b, "bonus_token"), bonus)
-        p.store(state(b, "accept_len"), 1)
-        p.store(state(b, "seq_lens"), 1, "add")
+        _gain_one(token, p, b)
     b.variant(name, f"verify{suffix}", f"commit{suffix}", width=1, doc="one position is verified")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, MaxLen, MinLen
-from pydantic import BaseModel, ConfigDict, Field, Strict
+from annotated_types import Ge, Le, MaxLen, MinLen
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
 from specflow.diagnostics import Diagnostic
 from specflow.facts import Facts
@@ -22,6 +22,26 @@ BLOCKS = ("target", "draft", "verify", "commit", "sampling", "run")
 # A YAML list becomes a tuple, so that a resolved recipe is frozen to the bottom; its items stay
 # strict.
 Pair = Annotated[tuple[int, int], Strict(strict=False)]
+
+
+def _pairs(value: Any) -> Any:
+    """A mapping as pairs, so that it is frozen; keys of a recipe are text."""
+    if not isinstance(value, Mapping):
+        return value
+    return [(int(key) if str(key).isdecimal() else key, each) for key, each in value.items()]
+
+
+Counts = Annotated[
+    tuple[Annotated[int, Strict(), Ge(0), Le(63)], ...], Strict(strict=False), MinLen(1)
+]
+Slot = Annotated[tuple[Annotated[int, Strict(), Ge(1)], Counts], Strict(strict=False)]
+# Batch size -> numbers of steps; a mapping in YAML, pairs from there on.
+Slots = Annotated[
+    tuple[Slot, ...],
+    Strict(strict=False),
+    MinLen(1),
+    BeforeValidator(_pairs),
+]
 Layers = Annotated[
     tuple[Annotated[int, Strict(), Ge(0)], ...], Strict(strict=False), MinLen(1), MaxLen(16)
 ]

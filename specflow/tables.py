@@ -59,6 +59,11 @@ CHAIN_SHAPES: dict[str, dict[str, Any]] = {
     "*": {"num_steps": 3, "topk": 1},
 }
 
+# Steps an adaptive draft chooses from, by batch size: what SGLang tries (serial.md §6.13).
+ADAPTIVE_SLOTS: dict[str, dict[str, Any]] = {
+    "*": {"adaptive_slots": ((1, (1, 3, 5, 7)), (8, (0, 1, 3)), (32, (0, 1)), (64, (0,)))},
+}
+
 # NGRAM verifies 12 positions, bonus included (serial.md §6.7).
 LOOKUP_SHAPES: dict[str, dict[str, Any]] = {
     "*": {"num_draft_tokens": 12},
@@ -66,6 +71,7 @@ LOOKUP_SHAPES: dict[str, dict[str, Any]] = {
 
 TABLES: dict[str, dict[str, dict[str, Any]]] = {
     "CHAIN_SHAPES": CHAIN_SHAPES,
+    "ADAPTIVE_SLOTS": ADAPTIVE_SLOTS,
     "LOOKUP_SHAPES": LOOKUP_SHAPES,
 }
 

@@ -144,7 +144,7 @@ def _phase_arguments(phase: Phase) -> tuple[str, ...]:
 
 def _model_type(phase: Phase) -> str:
     if phase.place == "host":
-        return "Lookup"
+        return next(OPS[n.kind].protocol for n in leaves(phase.nodes) if isinstance(n, Op))
     return "Target" if phase.model == "target" else "Draft"
 
 
@@ -221,7 +221,7 @@ def _axes(graph: StepGraph, recipe: ResolvedRecipe) -> list[tuple[str, str, str]
     accept = acceptance(recipe)
     fewer = [str(v.width) for v in graph.variants[1:]]
     if fewer:
-        shape += f", {' or '.join(fewer)} where little or nothing matches"
+        shape += f", {' or '.join(fewer)} {draft.fewer}"
     return [
         ("signal", recipe.axes.signal, draft.doc),
         ("guess", recipe.axes.guess, draft.cost(recipe.draft)),

@@ -46,6 +46,10 @@ def kernels(graph: StepGraph) -> list[Kernel]:
     known = {c.name: c.count for c in graph.constants if c.name in ("NUM_DRAFT_TOKENS", NARROW)}
     width, few = known["NUM_DRAFT_TOKENS"], known.get(NARROW, 1)
     sizes = {"K": width - 1, "W": width, "k": few - 1, "w": few}
+    for constant in graph.constants:
+        if constant.name.startswith("STEPS_"):
+            steps = constant.count
+            sizes |= {f"K{steps}": steps, f"W{steps}": steps + 1}
     return [_kernel(n, sizes) for p in graph.phases for n in p.nodes if isinstance(n, Fused)]
 
 

@@ -8,6 +8,7 @@ row      for ops of the domain `rows`, the call of the Triton function on a requ
          `lane` numbers its lanes, {n0} is the extent of the first operand
 arity    operands, results
 view     it launches nothing
+protocol of `specflow.models.protocols`, for ops on the host: whom they ask
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class OpSpec:
     kernel: str = ""
     row: str = ""
     view: bool = False
+    protocol: str = ""
 
 
 def _kernel(name: str, inputs: int, outputs: int, domain: str, row: str = "") -> OpSpec:
@@ -36,6 +38,11 @@ def _kernel(name: str, inputs: int, outputs: int, domain: str, row: str = "") ->
     holes = ", ".join(f"{{{i}}}" for i in range(inputs))
     call = f"{name}({holes}{row})" if domain == "rows" else ""
     return OpSpec(domain, f"{name}({holes})", (inputs, outputs), name, call)
+
+
+def _host(call: str, inputs: int, outputs: int, protocol: str) -> OpSpec:
+    """An op that asks the drafter on the host."""
+    return OpSpec("host", f"{{model}}.{call}", (inputs, outputs), protocol=protocol)
 
 
 OPS: dict[str, OpSpec] = {
@@ -52,7 +59,7 @@ OPS: dict[str, OpSpec] = {
     "decode_hidden": OpSpec("model", "{model}.decode_hidden({0}, {1}, {2})", (3, 2)),
     "grow": OpSpec("model", "{model}.grow({0}, {1}, {2}, {3})", (4, 1)),
     "grow_hidden": OpSpec("model", "{model}.grow_hidden({0}, {1}, {2}, {3}, {4})", (5, 2)),
-    "grow_frozen": OpSpec("model", "{model}.grow_hidden({0}, {1}, {2})", (3, 2)),
+    "grow_frozen": OpSpec("model", "{model}.grow_frozen({0}, {1}, {2})", (3, 2)),
     "extend": OpSpec("model", "{model}.extend({0}, {1}, {2})", (3, 1)),
     "extend_hidden": OpSpec("model", "{model}.extend_hidden({0}, {1}, {2}, {3})", (4, 2)),
     "extend_layer": OpSpec("model", "{model}.extend_layer({0}, {1}, {2}, {3}, {4})", (5, 1)),
@@ -115,14 +122,16 @@ OPS: dict[str, OpSpec] = {
     "before": OpSpec("shape", "{0} - 1", (1, 1)),
     "after": OpSpec("shape", "{0} + {1}", (2, 1)),
     # on the host, between captured regions
-    "propose_tree": OpSpec("host", "{model}.propose_tree({0}, {1})", (2, 1)),
-    "propose_chain": OpSpec("host", "{model}.propose_chain({0})", (1, 1)),
-    "insert": OpSpec("host", "{model}.insert({0})", (1, 0)),
+    "propose_tree": _host("propose_tree({0}, {1})", 2, 1, "Lookup"),
+    "propose_chain": _host("propose_chain({0})", 1, 1, "Lookup"),
+    "insert": _host("insert({0})", 1, 0, "Lookup"),
+    "steps": _host("steps(len({0}))", 1, 1, "Controller"),
+    "observe": _host("observe({0})", 1, 0, "Controller"),
 }
 
 
 def is_row(node: Node) -> bool:
     """Whether a node is one program a request: a row op, or a store of such a program's lanes."""
     if isinstance(node, Store):
-        return A_ROW.issuperset(map(str, node.buffer.shape))
+        return A_ROW.issuperset(str(d)[0] for d in node.buffer.shape)
     return isinstance(node, Op) and OPS[node.kind].domain == "rows"

@@ -71,7 +71,7 @@ class AssistantWindow:
         return logits[:, 0], carried[:, 0]
 
     @torch.inference_mode()
-    def grow_hidden(
+    def grow_frozen(
         self, tokens: Tensor, hidden: Tensor, seq_lens: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Logits [B, T, V] and states [B, T, H] of T branches; they do not see each other."""

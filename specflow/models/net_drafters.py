@@ -8,6 +8,7 @@ from torch import Tensor
 from specflow import facts
 from specflow.errors import RuntimeFault
 from specflow.formats import HIDDEN, TAPS, named
+from specflow.models.adaptive import Adaptive
 from specflow.models.assistant import Assistant, AssistantWindow
 from specflow.models.beginning import Beginning, First
 from specflow.models.lm import LanguageModel
@@ -36,6 +37,10 @@ class HiddenDrafter:
         self.guesses = recipe["verify.num_draft_tokens"] - 1
         self.shows = model.net.net.reads
         self.taps: tuple[int, ...] = recipe["draft.taps"] if self.shows == TAPS else ()
+        adapts = recipe["draft.adaptive"]
+        slots = recipe["draft.adaptive_slots"] if adapts else ((1, (self.guesses,)),)
+        self.adaptive = Adaptive(slots, recipe["draft.num_steps"])
+        self.steps, self.observe = self.adaptive.steps, self.adaptive.observe
 
     def bind(self, extent: int) -> DraftWindow:
         """The network over the first `extent` positions of its pool."""

@@ -1,4 +1,8 @@
-"""What a generated step asks of a target, a draft and a look-up: protocols, not base classes."""
+"""What a generated step asks of a target, a draft and a look-up: protocols, not base classes.
+
+B  requests      W  verified positions      T  branches of a level      R  nodes in branches
+V  vocabulary (the draft may have its own)      H  hidden width      D  of the draft
+"""
 
 from __future__ import annotations
 
@@ -13,18 +17,78 @@ class Target(Protocol):
     def verify(self, tokens: Tensor, seq_lens: Tensor) -> Tensor:
         """Logits [B, W, V] of a chain [B, W] that begins at seq_lens [B]."""
 
+    def verify_hidden(self, tokens: Tensor, seq_lens: Tensor) -> tuple[Tensor, Tensor]:
+        """As `verify`, and the hidden states [B, W, H] that the head reads."""
+
+    def verify_taps(
+        self, tokens: Tensor, seq_lens: Tensor, taps: tuple[int, ...]
+    ) -> tuple[Tensor, Tensor]:
+        """As `verify`, and what enters the tapped layers [B, W, n * H]."""
+
     def verify_tree(self, tokens: Tensor, seq_lens: Tensor, depths: Tensor, sees: Tensor) -> Tensor:
         """Logits [B, W, V] of a tree: node i in slot seq_lens + i, at position seq_lens + depth."""
+
+    def verify_tree_hidden(
+        self, tokens: Tensor, seq_lens: Tensor, depths: Tensor, sees: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """As `verify_tree`, and the hidden states [B, W, H] that the head reads."""
+
+    def verify_tree_taps(
+        self,
+        tokens: Tensor,
+        seq_lens: Tensor,
+        depths: Tensor,
+        sees: Tensor,
+        taps: tuple[int, ...],
+    ) -> tuple[Tensor, Tensor]:
+        """As `verify_tree`, and what enters the tapped layers [B, W, n * H]."""
 
     def move_accepted(self, path: Tensor, seq_lens: Tensor) -> None:
         """Move the KV of the nodes path [B, W] (then -1) to the slots from seq_lens [B] on."""
 
 
 class Draft(Protocol):
-    """A small language model over its own KV."""
+    """A draft over its own KV, or over the target's: the calls that its stage writes."""
 
     def decode(self, tokens: Tensor, seq_lens: Tensor) -> Tensor:
         """Logits [B, V] after the last of the tokens [B, N] that begin at seq_lens [B]."""
+
+    def decode_hidden(
+        self, tokens: Tensor, hidden: Tensor, positions: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Logits [B, V] and state [B, D] after one token a row [B], its state [B, D] beside it."""
+
+    def grow(self, tokens: Tensor, starts: Tensor, sees: Tensor, level: int) -> Tensor:
+        """Logits [B, T, V] of the branches [B, T] of a level; they see nodes by sees [B, T, R]."""
+
+    def grow_hidden(
+        self, tokens: Tensor, hidden: Tensor, starts: Tensor, sees: Tensor, level: int
+    ) -> tuple[Tensor, Tensor]:
+        """As `grow`, with a state [B, T, D] beside each branch, and the next one of each."""
+
+    def grow_frozen(
+        self, tokens: Tensor, hidden: Tensor, seq_lens: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """As `grow_hidden` on the target's KV: branches see the committed positions alone."""
+
+    def extend(self, tokens: Tensor, starts: Tensor, accept_len: Tensor) -> Tensor:
+        """Logits [B, V] after the first accept_len [B] of tokens [B, W] that begin at starts."""
+
+    def extend_hidden(
+        self, tokens: Tensor, hidden: Tensor, starts: Tensor, accept_len: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """As `extend`, beside what the target showed [B, W, n * H]; and the state [B, D]."""
+
+    def extend_layer(
+        self, tokens: Tensor, hidden: Tensor, starts: Tensor, rows: Tensor, layer: int
+    ) -> Tensor:
+        """Logits [B, V] of one draft layer after the first `rows` [B] of tokens [B, R + W]."""
+
+    def target_ids(self, tokens: Tensor) -> Tensor:
+        """Draft ids as ids of the target's vocabulary."""
+
+    def target_law(self, law: Tensor) -> Tensor:
+        """A law over the draft's vocabulary as one over the target's."""
 
 
 class Lookup(Protocol):
@@ -38,3 +102,13 @@ class Lookup(Protocol):
 
     def insert(self, gained: list[list[int]]) -> None:
         """Take in the tokens that each request of the batch gained."""
+
+
+class Controller(Protocol):
+    """What acceptance was like, on the host."""
+
+    def steps(self, rows: int) -> int:
+        """Draft steps to take for a batch of so many rows."""
+
+    def observe(self, gained: list[list[int]]) -> None:
+        """Learn from the tokens that each request of the batch gained."""

@@ -65,6 +65,7 @@ class Guess:
     narrow   positions of the window for weak evidence, where the draft knows weak from strong
     shows    what the target shows the draft of itself: hidden, taps, or nothing
     seeds    the guesses that the next draft begins with are left by the commit
+    fewer    the same draft with fewer steps, one captured step each
     """
 
     tokens: Value | Buffer | None = None
@@ -75,16 +76,22 @@ class Guess:
     narrow: Constant | None = None
     shows: str = ""
     seeds: Seeds | None = None
+    fewer: tuple[Guess, ...] = ()
 
     @property
     def k(self) -> str:
-        """The letter of the number of guesses: small in a narrow window."""
-        return "k" if self.tokens is not None and self.tokens.shape[1] == "k" else "K"
+        """The letter of the number of guesses: small in a narrow window, numbered by its steps."""
+        return "K" if self.tokens is None else str(self.tokens.shape[1])
 
     @property
     def w(self) -> str:
         """The letter of the number of positions."""
-        return "w" if self.k == "k" else "W"
+        return ("w" if self.k[0] == "k" else "W") + self.k[1:]
+
+    @property
+    def steps(self) -> int | None:
+        """How many guesses, where the same draft exists with several numbers of them."""
+        return int(self.k[1:]) if self.k[1:] else None
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,7 @@ class Gained:
     """
 
     tokens: Value
-    accept_len: Value
+    accept_len: Value | Buffer
     path: Value | None = None
     hidden: Value | None = None
     starts: Value | None = None
@@ -132,6 +139,7 @@ class DraftStage:
     has_law  its guesses can be drawn from a law of its own
     guesses  how many tokens it proposes; None where the verify width decides
     formats  the draft networks it can run, as names of `formats.FORMATS`
+    fewer    when a step verifies less than the whole width
     reach    positions beyond the committed ones that its own KV takes while it guesses
     derive   fields of its own that the checkpoints decide
     tables   defaults of other blocks that depend on this stage: dotted path -> table
@@ -151,6 +159,7 @@ class DraftStage:
     rules: tuple[Rule, ...] = ()
     has_law: bool = False
     formats: tuple[str, ...] = ()
+    fewer: str = "where little or nothing matches"
     reach: Callable[[Any], int] = lambda _fields: 0
 
 
@@ -235,15 +244,21 @@ def taken(guess: Value | Buffer | None, p: PhaseBuilder) -> Value | Buffer:
 
 
 def ask(
-    kind: str, asked: tuple[Operand, ...], guess: Guess, p: PhaseBuilder, b: Builder
+    kind: str,
+    asked: tuple[Operand, ...],
+    guess: Guess,
+    p: PhaseBuilder,
+    b: Builder,
+    width: str = "",
 ) -> tuple[Value, Value | None]:
     """One forward of the target: its logits, and what it shows the draft of itself."""
-    logits = Value("logits", ("B", guess.w, "V"), "float")
+    positions = width or guess.w
+    logits = Value("logits", ("B", positions, "V"), "float")
     if not guess.shows:
         p.ops(kind, *asked, outs=(logits,))
         return logits, None
-    width = "n * H" if guess.shows == TAPS else "H"
-    shown = Value("hidden", ("B", guess.w, width), "float")
+    wide = "n * H" if guess.shows == TAPS else "H"
+    shown = Value("hidden", ("B", positions, wide), "float")
     also = (b.constants["TAPS"],) if guess.shows == TAPS else ()
     p.ops(f"{kind}_{guess.shows}", *asked, *also, outs=(logits, shown))
     return logits, shown

@@ -7,9 +7,18 @@ from __future__ import annotations
 
 from specflow.formats import HIDDEN
 from specflow.graph import Builder
-from specflow.recipe import Fields, ResolvedRecipe, field
+from specflow.recipe import Fields, ResolvedRecipe, Slots, field
 from specflow.stages.base import Axes, DraftStage, Guess, own_layer
-from specflow.stages.growing import BY_HIDDEN, chain, constants, cost, guesses, reach, tree
+from specflow.stages.growing import (
+    BY_HIDDEN,
+    adaptive,
+    chain,
+    constants,
+    cost,
+    guesses,
+    reach,
+    tree,
+)
 
 
 class EagleFields(Fields):
@@ -23,6 +32,14 @@ class EagleFields(Fields):
         "Tokens guessed on one path; the first is free.", table="CHAIN_SHAPES", ge=1, le=63
     )
     topk: int = field("Branches kept a step; 1 makes a chain.", table="CHAIN_SHAPES", ge=1, le=16)
+    adaptive: bool = field(
+        "Let acceptance decide the steps, within `adaptive_slots`; `num_steps` is the start.",
+        default=False,
+    )
+    adaptive_slots: Slots = field(
+        "Smallest batch size -> steps to choose from; 0 is plain decoding.",
+        table="ADAPTIVE_SLOTS",
+    )
 
 
 def lower(recipe: ResolvedRecipe, b: Builder, drawn: bool) -> Guess:
@@ -30,6 +47,8 @@ def lower(recipe: ResolvedRecipe, b: Builder, drawn: bool) -> Guess:
     constants(recipe, b, recipe.facts.net.hidden_size)
     if recipe.axes.shape == "tree":
         return tree(recipe, b, BY_HIDDEN, shows=HIDDEN)
+    if recipe["draft.adaptive"]:
+        return adaptive(recipe, b, BY_HIDDEN, drawn, shows=HIDDEN)
     return chain(recipe, b, BY_HIDDEN, drawn, shows=HIDDEN)
 
 
@@ -41,6 +60,7 @@ EAGLE = DraftStage(
     shapes={"chain": ("extend",), "tree": ("extend",)},
     drafter="hidden",
     has_law=True,
+    fewer="as acceptance asks for",
     guesses=guesses,
     lower=lower,
     cost=cost,

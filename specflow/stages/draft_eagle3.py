@@ -8,10 +8,19 @@ from specflow.facts import Facts
 from specflow.formats import TAPS
 from specflow.graph import Builder
 from specflow.provenance import Origin
-from specflow.recipe import Fields, Layers, ResolvedRecipe, field
+from specflow.recipe import Fields, Layers, ResolvedRecipe, Slots, field
 from specflow.rules import Finding, rule
 from specflow.stages.base import Axes, Derived, DraftStage, Guess, said
-from specflow.stages.growing import BY_HIDDEN, chain, constants, cost, guesses, reach, tree
+from specflow.stages.growing import (
+    BY_HIDDEN,
+    adaptive,
+    chain,
+    constants,
+    cost,
+    guesses,
+    reach,
+    tree,
+)
 
 
 class Eagle3Fields(Fields):
@@ -26,6 +35,14 @@ class Eagle3Fields(Fields):
         "Tokens guessed on one path; the first is free.", table="CHAIN_SHAPES", ge=1, le=63
     )
     topk: int = field("Branches kept a step; 1 makes a chain.", table="CHAIN_SHAPES", ge=1, le=16)
+    adaptive: bool = field(
+        "Let acceptance decide the steps, within `adaptive_slots`; `num_steps` is the start.",
+        default=False,
+    )
+    adaptive_slots: Slots = field(
+        "Smallest batch size -> steps to choose from; 0 is plain decoding.",
+        table="ADAPTIVE_SLOTS",
+    )
 
 
 @rule("SF021", "tap-out-of-range")
@@ -80,6 +97,8 @@ def lower(recipe: ResolvedRecipe, b: Builder, drawn: bool) -> Guess:
     b.constant("TAPS", recipe["draft.taps"], said(recipe, "draft.taps"))
     if recipe.axes.shape == "tree":
         return tree(recipe, b, BY_HIDDEN, shows=TAPS)
+    if recipe["draft.adaptive"]:
+        return adaptive(recipe, b, BY_HIDDEN, drawn, shows=TAPS)
     return chain(recipe, b, BY_HIDDEN, drawn, shows=TAPS)
 
 
@@ -91,6 +110,7 @@ EAGLE3 = DraftStage(
     shapes={"chain": ("extend",), "tree": ("extend",)},
     drafter="hidden",
     has_law=True,
+    fewer="as acceptance asks for",
     guesses=guesses,
     lower=lower,
     cost=cost,

@@ -7,11 +7,11 @@ which is then kept for the verdict.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from specflow.errors import CompileError
-from specflow.graph import Builder, Constant, Operand, PhaseBuilder, Value
+from specflow.graph import Buffer, Builder, Constant, Operand, PhaseBuilder, Value
 from specflow.recipe import ResolvedRecipe
 from specflow.stages.base import Gained, Guess, Seeds, said, state
 
@@ -78,7 +78,9 @@ def candidates(fields: Mapping[str, Any]) -> int:
 
 
 def guesses(fields: Mapping[str, Any]) -> int:
-    """One guess a step of a chain; of a tree the best few."""
+    """One guess a step of a chain, the most steps it may take; of a tree the best few."""
+    if fields.get("adaptive"):
+        return max(int(steps) for _, choices in fields["adaptive_slots"] for steps in choices)
     if fields["topk"] == 1:
         return int(fields["num_steps"])
     return min(candidates(fields), MOST_BY_DEFAULT)
@@ -103,7 +105,10 @@ def seeds(recipe: ResolvedRecipe, drawn: bool) -> Seeds:
 
 def constants(recipe: ResolvedRecipe, b: Builder, width: int = 0) -> Constant:
     """The numbers of a draft by name; the number of its steps."""
-    steps = b.constant("NUM_STEPS", recipe["draft.num_steps"], said(recipe, "draft.num_steps"))
+    adapts = "draft.adaptive" in recipe and recipe["draft.adaptive"]
+    path = "draft.adaptive_slots" if adapts else "draft.num_steps"
+    most = guesses(recipe.draft.model_dump()) if adapts else recipe["draft.num_steps"]
+    steps = b.constant("NUM_STEPS", most, said(recipe, path))
     if recipe["draft.topk"] > 1:
         b.constant("TOPK", recipe["draft.topk"], said(recipe, "draft.topk"))
     if width:
@@ -118,22 +123,28 @@ def chain(
     steps: Steps,
     drawn: bool,
     *,
-    suffix: str = "",
-    times: Constant | None = None,
+    count: int = 0,
     shows: str = "",
 ) -> Guess:
-    """Guess one token a step: the likeliest, or one that is drawn."""
+    """Guess one token a step: the likeliest, or one that is drawn.
+
+    count  fewer steps than the recipe's most, for a captured step of their own
+    """
     left = None if steps.open else seeds(recipe, drawn)
     mapped = recipe.facts.net.has_map
-    times = times or b.constants["NUM_STEPS"]
+    times = b.constants["NUM_STEPS"]
+    name, many = "draft", "K"
+    if count:
+        name, many = f"draft_{count}", f"K{count}"
+        times = b.constant(f"STEPS_{count}", count, "what acceptance may ask for")
     doc = (
         "Guess K tokens, one forward each."
         if steps.open
         else "Guess K tokens. The first is ready: the last commit made it."
     )
-    name = f"draft{suffix}"
     with b.phase(name, "draft", doc, model="draft") as p:
-        coins = draft_coins(state(b, "seq_lens"), times, p, b) if drawn else None
+        most = b.constants["NUM_STEPS"]
+        coins = draft_coins(state(b, "seq_lens"), most, p, b) if drawn else None
         hidden: Value | None = None
         law: Value | None = None
         if steps.open is not None:
@@ -148,23 +159,49 @@ def chain(
                 law = p.op("read", first, out="law", shape=first.shape, dtype="float")
         with p.repeat(times, first=1) as loop:
             last = loop.carry(guess, collected="chain")
-            state_now = loop.carry(hidden) if hidden is not None else None
+            stands = loop.carry(hidden) if hidden is not None else None
             laws = loop.carry(law, collected="laws") if law is not None else None
             logits, hidden = steps.decode(
-                p, b, last.now, state_now.now if state_now else None, loop.index
+                p, b, last.now, stands.now if stands else None, loop.index
             )
             last.next, law = choose(logits, coins, loop.index, p, b, mapped=mapped)
-            if state_now is not None:
-                state_now.next = hidden
+            if stands is not None:
+                stands.next = hidden
             if laws is not None:
                 laws.next = law
-        tokens = p.op("stack", last.all, out="guesses", shape=("B", "K"))
+        tokens = p.op("stack", last.all, out="guesses", shape=("B", many))
         proposed = None
         if laws is not None:
-            shape = ("B", "K", "V")
+            shape = ("B", many, "V")
             proposed = p.op("stack", laws.all, out="proposed", shape=shape, dtype="float")
         p.give(*filter(None, (tokens, proposed)))
     return Guess(tokens=tokens, laws=proposed, phases=(name,), shows=shows, seeds=left)
+
+
+def adaptive(
+    recipe: ResolvedRecipe, b: Builder, steps: Steps, drawn: bool, *, shows: str = ""
+) -> Guess:
+    """A chain of as many steps as acceptance pays for: a captured step for each number of them."""
+    slots = recipe["draft.adaptive_slots"]
+    choices = sorted({count for _, counts in slots for count in counts}, reverse=True)
+    doc = "On the host: let the acceptance of the last steps say how many to take."
+    with b.phase("choose", "draft", doc, model="draft", place="host") as p:
+        lens = state(b, "seq_lens")
+        wanted = p.op("steps", lens, out="steps", shape=(), dtype="int", note="for so many rows")
+        cases = [
+            (b.constant(f"STEPS_{count}", count, "what acceptance may ask for"), f"steps_{count}")
+            for count in choices[:-1]
+        ]
+        p.choose(wanted, *cases, otherwise=f"steps_{choices[-1]}")
+    doc = "On the host, after the step: learn how many guesses were right."
+    with b.phase("learn", "commit", doc, model="draft", place="host") as p:
+        p.ops("observe", p.take(Value("gained", ("B",), "list")), outs=())
+    made = [chain(recipe, b, steps, drawn, count=count, shows=shows) for count in choices if count]
+    if not made:
+        raise CompileError("a draft adapts to no step at all")
+    left = seeds(recipe, drawn)
+    plain = (Guess(shows=shows, seeds=left),) if 0 in choices else ()
+    return replace(made[0], fewer=(*made[1:], *plain))
 
 
 def tree(recipe: ResolvedRecipe, b: Builder, steps: Steps, *, shows: str = "") -> Guess:
@@ -253,12 +290,14 @@ def leave(logits: Value, hidden: Value | None, left: Seeds, p: PhaseBuilder, b: 
         p.store(state(b, "draft_hidden"), hidden)
 
 
-def resume(gained: Gained, p: PhaseBuilder) -> tuple[Value, Value | None, Value, Value]:
+def resume(gained: Gained, p: PhaseBuilder) -> tuple[Value, Value | None, Value, Value | Buffer]:
     """What a phase after the commit takes from it: tokens, hidden, starts, accept_len."""
     if gained.starts is None:
         raise CompileError("a draft goes on from where no window began")
     hidden = p.take(gained.hidden) if gained.hidden is not None else None
-    return p.take(gained.tokens), hidden, p.take(gained.starts), p.take(gained.accept_len)
+    length = gained.accept_len
+    length = p.take(length) if isinstance(length, Value) else length
+    return p.take(gained.tokens), hidden, p.take(gained.starts), length
 
 
 def choose(
