@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from specflow.diagnostics import Diagnostic, Severity, closest
+from specflow.diagnostics import Diagnostic, Label, Severity, closest
 from specflow.errors import RecipeError
+from specflow.recipe import Recipe
 
 HERE = Path(__file__).parent
 
@@ -42,6 +45,32 @@ def find(name: str) -> Path:
                 help=f"{offer}`specflow recipes` lists them",
             )
         ]
+    )
+
+
+def with_stand_in(recipe: Recipe) -> Recipe:
+    """The recipe on the small models that stand in for its own; RecipeError where it names none.
+
+    Every model that is written needs one: a real draft does not fit a small target.
+    """
+    blocks = {k: dict(v) for k, v in recipe.written.items() if isinstance(v, Mapping)}
+    named = [block for block in ("target", "draft") if "model" in blocks.get(block, {})]
+    lacking = [block for block in named if not blocks[block].get("stand_in")]
+    if lacking or not named:
+        block = lacking[0] if lacking else "target"
+        place = recipe.places.get(f"{block}.model")
+        labels = (Label(place.value, "no `stand_in`", primary=True),) if place else ()
+        message = f"`--stand-in` is asked for, and `{block}` names no small model to stand in"
+        offer = f"write `{block}.stand_in: builtin:NAME`, or leave `--stand-in` out"
+        found = Diagnostic("SF065", "no-stand-in", Severity.ERROR, message, labels, (), offer)
+        raise RecipeError([found])
+    places = dict(recipe.places)
+    for block in named:
+        blocks[block]["model"] = blocks[block]["stand_in"]
+        places[f"{block}.model"] = places[f"{block}.stand_in"]
+    overridden = recipe.overridden | {f"{block}.model" for block in named}
+    return replace(
+        recipe, written={**recipe.written, **blocks}, places=places, overridden=overridden
     )
 
 

@@ -32,7 +32,14 @@ from specflow.stages.base import Derived, DraftStage, Missing
 from specflow.tables import ALIASES, alias_of, look_up
 
 TOP = ("recipe", "extends", "allow", *BLOCKS)
-AXES = {"draft": ("algorithm", "signal", "guess"), "verify": ("shape",), "commit": ("draft_state",)}
+# Keys of a block that are no fields of its stage: axes, and the small model of `--stand-in`.
+STAND_IN = "stand_in"
+AXES = {
+    "target": (STAND_IN,),
+    "draft": ("algorithm", "signal", "guess", STAND_IN),
+    "verify": ("shape",),
+    "commit": ("draft_state",),
+}
 SOUND_DEFAULTS = ("verify", "commit", "sampling")  # blocks whose defaults need no checking
 LONGEST_DEFAULT = 2048  # positions: KV for a long context is memory that few runs use
 
@@ -112,6 +119,11 @@ class _Resolution:
         for block in BLOCKS:
             value = self.recipe.written.get(block)
             self.blocks[block] = value if isinstance(value, Mapping) else {}
+            instead = self.blocks[block].get(STAND_IN, "a name")
+            if STAND_IN in AXES.get(block, ()) and not (isinstance(instead, str) and instead):
+                path = f"{block}.{STAND_IN}"
+                message = f"`{path}` is {_kind(instead)}: expected the name of a model"
+                self._finding("SF002", path, message, "expected a name")
 
     def _algorithm(self, facts: checkpoints.Facts) -> DraftStage | None:
         """The draft's row: named, by an alias, or by the two axes that are its own."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from specflow.diagnostics import Diagnostic, Format, Severity, render, summary
 from specflow.errors import RecipeError
 from specflow.load import load
-from specflow.packs import find
+from specflow.packs import find, with_stand_in
 from specflow.recipe import Recipe, ResolvedRecipe
 from specflow.resolve import resolve
 
@@ -35,9 +35,22 @@ def is_override(word: str) -> bool:
     return word.startswith("~") or "=" in word
 
 
-def read(name: str, overrides: Sequence[str] = ()) -> tuple[Recipe, ResolvedRecipe]:
+def add_stand_in(parser: argparse.ArgumentParser) -> None:
+    """`--stand-in`: the small models that a recipe names beside its own."""
+    parser.add_argument(
+        "--stand-in",
+        action="store_true",
+        help="use the small models that the recipe names beside its own",
+    )
+
+
+def read(
+    name: str, overrides: Sequence[str] = (), *, stand_in: bool = False
+) -> tuple[Recipe, ResolvedRecipe]:
     """A recipe by path or pack name, loaded and resolved."""
     recipe = load(find(name), overrides)
+    if stand_in:
+        recipe = with_stand_in(recipe)
     return recipe, resolve(recipe)
 
 

@@ -6,7 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
-from specflow.cli.common import CLEAN, add_overrides, read, tell
+from specflow.cli.common import CLEAN, add_overrides, add_stand_in, read, tell
 from specflow.codegen import StaleReason, StepModule, emit
 from specflow.constraints import rules
 from specflow.errors import RuntimeFault
@@ -21,6 +21,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument("recipe", metavar="RECIPE", help="path or pack name")
     add_overrides(parser)
+    add_stand_in(parser)
     parser.add_argument(
         "-o", "--out", type=Path, default=Path("build"), metavar="DIR", help="default: build"
     )
@@ -37,7 +38,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compile, then show or write."""
     began = time.perf_counter()
-    resolved = read(args.recipe, args.overrides)[1]
+    resolved = read(args.recipe, args.overrides, stand_in=args.stand_in)[1]
     took = (time.perf_counter() - began) * 1000
     tell(resolved.findings)
     seen: list[StepGraph] = []

@@ -7,7 +7,7 @@ import difflib
 import json
 import sys
 
-from specflow.cli.common import CLEAN, FINDINGS, add_format, add_overrides, read
+from specflow.cli.common import CLEAN, FINDINGS, add_format, add_overrides, add_stand_in, read
 from specflow.codegen import emit
 from specflow.diff import as_json, changes, diff
 from specflow.graph.show import show
@@ -20,6 +20,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", metavar="A", help="path or pack name")
     parser.add_argument("b", metavar="B", help="path or pack name")
     add_overrides(parser)
+    add_stand_in(parser)
     parser.add_argument("--graph", action="store_true", help="the step graphs too, line by line")
     parser.add_argument("--code", action="store_true", help="the step modules too, line by line")
     add_format(parser, "text", "json")
@@ -28,7 +29,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the differences; exit 1 where there are any."""
-    a, b = (read(name, args.overrides)[1] for name in (args.a, args.b))
+    a, b = (read(name, args.overrides, stand_in=args.stand_in)[1] for name in (args.a, args.b))
     if args.format == "json":
         print(json.dumps(as_json(a, b), indent=2, ensure_ascii=False))
     else:

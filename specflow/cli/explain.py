@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from specflow.cli.common import CLEAN, add_format, is_override, read, tell
+from specflow.cli.common import CLEAN, add_format, add_stand_in, is_override, read, tell
 from specflow.diagnostics import closest
 from specflow.errors import UsageError
 from specflow.explain import as_json, explain, explain_field
@@ -17,6 +17,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "words", nargs="*", metavar="FIELD|key=value", help="one field to explain; overrides"
     )
+    add_stand_in(parser)
     add_format(parser, "text", "json")
     parser.set_defaults(run=run)
 
@@ -24,7 +25,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the ledger, or one field's history."""
     fields = [w for w in args.words if not is_override(w)]
-    resolved = read(args.recipe, [w for w in args.words if is_override(w)])[1]
+    overrides = [w for w in args.words if is_override(w)]
+    resolved = read(args.recipe, overrides, stand_in=args.stand_in)[1]
     tell(resolved.findings)
     for path in fields:
         if path not in resolved:

@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from specflow import prompts as prompt_files
-from specflow.cli.common import CLEAN, FINDINGS, USAGE, add_format, add_overrides, read, show, tell
+from specflow.cli.common import (
+    CLEAN,
+    FINDINGS,
+    USAGE,
+    add_format,
+    add_overrides,
+    add_stand_in,
+    read,
+    show,
+    tell,
+)
 from specflow.errors import RuntimeFault, UsageError
 from specflow.recipe import Recipe, ResolvedRecipe
 
@@ -22,6 +32,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument("recipe", metavar="RECIPE", help="path or pack name")
     add_overrides(parser)
+    add_stand_in(parser)
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
         "--prompts", type=Path, metavar="FILE", help="JSONL, one {id, prompt|messages} a line"
@@ -48,7 +59,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Decode and report; 1 where a prompt was at fault or a check failed."""
     gc.enable()
-    recipe, resolved = read(args.recipe, args.overrides)
+    recipe, resolved = read(args.recipe, args.overrides, stand_in=args.stand_in)
     tell(resolved.findings)
     if args.check_lossless and resolved.sampling.temperature > 0:
         temperature = f"{resolved.sampling.temperature:g}"

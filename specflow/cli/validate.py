@@ -5,7 +5,17 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from specflow.cli.common import CLEAN, FINDINGS, USAGE, add_format, is_override, read, show, worst
+from specflow.cli.common import (
+    CLEAN,
+    FINDINGS,
+    USAGE,
+    add_format,
+    add_stand_in,
+    is_override,
+    read,
+    show,
+    worst,
+)
 from specflow.diagnostics import Diagnostic, summary
 from specflow.errors import RecipeError, UsageError
 
@@ -19,6 +29,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="paths, folders or pack names; overrides",
     )
     parser.add_argument("--strict", action="store_true", help="warnings count as findings")
+    add_stand_in(parser)
     add_format(parser, "text", "json", "github")
     parser.set_defaults(run=run)
 
@@ -35,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     code = CLEAN
     for name in names:
         try:
-            findings = read(name, overrides)[1].findings
+            findings = read(name, overrides, stand_in=args.stand_in)[1].findings
             code = max(code, worst(findings, strict=args.strict))
         except RecipeError as error:
             findings = error.diagnostics

@@ -40,18 +40,18 @@ def more_steps_than_layers(r: ResolvedRecipe) -> Iterator[Finding]:
 
     ## Example
     ```yaml
-    target: {model: builtin:pico-mimo}
+    target: {model: XiaomiMiMo/MiMo-V2-Flash}
     draft: {algorithm: MULTI_LAYER_EAGLE, num_steps: 5}
     ```
 
     Use instead:
     ```yaml
-    target: {model: builtin:pico-mimo}
+    target: {model: XiaomiMiMo/MiMo-V2-Flash}
     draft: {algorithm: MULTI_LAYER_EAGLE, num_steps: 3}
     ```
 
     ## Fix
-    Leave `draft.num_steps` out, or write EAGLE, which uses one layer again and again.
+    Leave `draft.num_steps` out: there are as many steps as layers.
     """
     layers = r.facts.net.steps
     if r.axes.guess == "layer_per_step" and r["draft.num_steps"] > layers:
