@@ -10,6 +10,18 @@ from specflow.prompts import RULES as PROMPT_RULES
 
 # What the command line itself says, of no field and no file.
 CLI_RULES = {
+    "SF065": (
+        "no-stand-in",
+        """`--stand-in` is asked for, and every model of the recipe names one.
+
+## Why
+The small models that ship with specflow have the architecture of a recipe's own, so that its very
+step runs on a laptop. A real draft beside a small target would fit in nothing.
+
+## Fix
+Write `stand_in: builtin:NAME` beside each `model`, or leave `--stand-in` out.
+""",
+    ),
     "SF090": (
         "broken-invariant",
         """specflow itself is at fault.

@@ -29,7 +29,8 @@ def open_model(path: str) -> Path:
     if found.recorded:
         raise RuntimeFault(
             f"of `{path}` only a record is here, which can be validated and not run; "
-            f"`hf download {path} --local-dir FOLDER`, and name the folder"
+            f"`hf download {path} --local-dir FOLDER` and name the folder, "
+            "or run the recipe's small models with `--stand-in`"
         )
     return found.folder or convert_gguf(Path(path).expanduser())
 

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from specflow import facts
-from specflow.errors import RuntimeFault
 from specflow.formats import HIDDEN, TAPS, named
 from specflow.models.adaptive import Adaptive
 from specflow.models.assistant import Assistant, AssistantWindow
 from specflow.models.beginning import Beginning, First
 from specflow.models.lm import LanguageModel
+from specflow.models.loading import open_model
 from specflow.models.nets import DraftModel, DraftWindow
 from specflow.models.weights import load_draft
 from specflow.pools import KVPool
@@ -20,9 +20,7 @@ from specflow.recipe import ResolvedRecipe
 
 def open_net(recipe: ResolvedRecipe, target: LanguageModel) -> DraftModel:
     """The draft network a recipe names, or the one its target brings along."""
-    found = facts.read(recipe["draft.model"])
-    if found.problem:
-        raise RuntimeFault(f"{found.problem.message}; {found.problem.help}")
+    found = facts.read_folder(open_model(recipe["draft.model"]))
     form = named(recipe.facts.net.format)
     return load_draft(found.weights, form, dict(found.config), target.adapter)
 

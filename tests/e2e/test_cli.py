@@ -13,16 +13,6 @@ import pytest
 
 from tests.conftest import ROOT
 
-PACK = (
-    "pico/plain",
-    "pico/ngram",
-    "pico/ngram_chain",
-    "pico/ngram_sampled",
-    "pico/standalone",
-    "pico/standalone_block",
-    "pico/standalone_sampled",
-)
-
 
 def specflow(*words: str, cwd: Path = ROOT, timeout: int = 300) -> subprocess.CompletedProcess[str]:
     """Run the command; a traceback is a failure wherever it shows."""
@@ -74,32 +64,6 @@ def test_run_is_lossless_and_pays(name: str, least: float, batch: int, tmp_path:
     assert totals["completion_tokens"] == len(lines) + totals["accepted"] + totals["verifies"]
     assert report["seconds"]["total"] >= report["forward_seconds"] > 0
     assert sum(report["accept_histogram"]) == totals["verifies"]
-
-
-@pytest.mark.parametrize("name", PACK)
-def test_every_pack_recipe_runs(name: str) -> None:
-    done = specflow(
-        "run",
-        name,
-        "--limit",
-        "2",
-        "--format",
-        "json",
-        "--prompts",
-        str(ROOT / "recipes/pico/prompts/code.jsonl"),
-        "sampling.max_new_tokens=24",
-    )
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
-    assert report["totals"]["completion_tokens"] == 48
-    assert ("baseline" in report) == (name != "pico/plain")
-
-
-def test_the_pack_is_whole() -> None:
-    assert json.loads(specflow("recipes", "--format", "json").stdout)
-    assert {r["recipe"] for r in json.loads(specflow("recipes", "--format", "json").stdout)} == set(
-        PACK
-    )
 
 
 def test_samples_repeat_with_their_seed_and_mix_with_greedy(tmp_path: Path) -> None:

@@ -1,0 +1,144 @@
+"""How many tokens a step gains, for every draft on the embedded models: the table of README.md.
+
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/acceptance.py [--limit 24] [--new 128] [--out FILE]
+
+The prompts are code that no embedded model was trained on. Greedy text of models this small repeats
+itself, which flatters every draft: so each recipe runs at temperature 0.8 as well, and the share of
+completions that say some run of 8 tokens twice stands beside each figure. Ranges are the lowest and
+the highest of a prompt. Exit code 1 where a greedy completion is not plain decoding's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+
+import torch
+from loop import Quiet
+
+from specflow.execute import counted, decode, encode, make_session, plain_of
+from specflow.load import load
+from specflow.models.lm import LanguageModel
+from specflow.models.loading import open_model
+from specflow.models.tokenizer import Tokenizer
+from specflow.packs import find, root
+from specflow.prompts import Prompts, read
+from specflow.resolve import resolve
+
+PROMPTS = root() / "pico" / "prompts" / "code.jsonl"
+# Recipe, and what the table says of its shape.
+RECIPES = (
+    ("pico/ngram", "tree of 12"),
+    ("pico/standalone", "3 steps"),
+    ("pico/standalone_tree", "3 steps, topk 3"),
+    ("pico/eagle", "3 steps"),
+    ("pico/eagle_tree", "3 steps, topk 3"),
+    ("pico/eagle3", "3 steps"),
+    ("pico/eagle3_tree", "3 steps, topk 3"),
+    ("pico/eagle3_adaptive", "1 to 7 steps"),
+    ("pico/nextn", "3 steps"),
+    ("pico/nextn_tree", "3 steps, topk 3"),
+    ("pico/multi_layer", "3 layers"),
+    ("pico/frozen_kv", "3 steps"),
+    ("pico/frozen_kv_tree", "3 steps, topk 3"),
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One recipe at one temperature.
+
+    tau        tokens gained a verify, over all prompts
+    spread     lowest and highest of a prompt
+    looping    share of completions that say 8 tokens twice
+    forwards   draft forwards a step
+    identical  of how many greedy completions; None where they are drawn
+    """
+
+    tau: float
+    spread: tuple[float, float]
+    looping: float
+    forwards: float
+    identical: tuple[int, int] | None
+
+
+def measure(name: str, temperature: float, prompts: Prompts, new: int) -> Measured:
+    """Decode all prompts with a recipe."""
+    overrides = [f"sampling.temperature={temperature}", f"sampling.max_new_tokens={new}"]
+    if temperature > 0:
+        overrides.append("~verify.accept")
+    written = load(find(name), [o for o in overrides if o != "~verify.accept"])
+    recipe = resolve(written)
+    folder = open_model(recipe.target.model)
+    target, tokenizer = LanguageModel.load(folder, device="cpu", dtype="float32"), Tokenizer(folder)
+    requests, _ = encode(prompts, tokenizer, recipe)
+    session = make_session(recipe, target, tokenizer)
+    before = [model.forwards for model in session.drafter.models()]
+    done = decode(session, requests, Quiet(), None)
+    steps = sum(len(c.accept_lens) for c in done.completions)
+    drafts = sum(m.forwards - b for m, b in zip(session.drafter.models(), before, strict=True))
+    each = [mean(c.accept_lens) for c in done.completions if c.accept_lens]
+    gained = sum(sum(c.accept_lens) for c in done.completions)
+    identical = None
+    if temperature == 0:
+        plain = make_session(resolve(plain_of(written)), target, tokenizer)
+        base = {c.request.id: c.tokens for c in decode(plain, requests, Quiet(), None).completions}
+        same = sum(c.tokens == base[c.request.id] for c in done.completions)
+        identical = (same, len(done.completions))
+    return Measured(
+        gained / steps,
+        (min(each), max(each)),
+        mean(counted(c).loops for c in done.completions),
+        drafts / steps,
+        identical,
+    )
+
+
+def row(name: str, shape: str, greedy: Measured, drawn: Measured) -> str:
+    """A line of the table."""
+    cells = [f"`{name}`", shape]
+    for each in (greedy, drawn):
+        cells.append(f"{each.tau:.2f} ({each.spread[0]:.2f} to {each.spread[1]:.2f})")
+        cells.append(f"{100 * each.looping:.0f} %")
+    cells.append(f"{greedy.forwards:.1f}")
+    return "| " + " | ".join(cells) + " |"
+
+
+def main() -> int:
+    """Measure every recipe, print the table, write the figures."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--limit", type=int, default=24)
+    parser.add_argument("--new", type=int, default=128)
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    prompts = read(PROMPTS, args.limit)
+    print("| recipe | draft | τ, greedy | looping | τ, temperature 0.8 | looping | forwards |")
+    print("|---|---|---|---|---|---|---|")
+    figures: dict[str, object] = {}
+    wrong = 0
+    for name, shape in RECIPES:
+        if args.only and name not in args.only:
+            continue
+        both = [measure(name, temperature, prompts, args.new) for temperature in (0.0, 0.8)]
+        print(row(name, shape, *both), flush=True)
+        figures[name] = {"greedy": vars(both[0]), "temperature_0.8": vars(both[1])}
+        if both[0].identical is not None and both[0].identical[0] != both[0].identical[1]:
+            wrong += 1
+            print(f"{name}: {both[0].identical} completions identical", file=sys.stderr)
+    if args.out:
+        machine = {"processor": platform.machine(), "torch": torch.__version__}
+        facts = {"prompts": args.limit, "new_tokens": args.new, **machine, "recipes": figures}
+        args.out.write_text(json.dumps(facts, indent=1) + "\n")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
