@@ -15,19 +15,41 @@ from specflow.constraints.checkpoints import (
     unreadable_checkpoint,
     vocabulary_mismatch,
 )
+from specflow.constraints.drafts import (
+    draft_vocabulary_mismatch,
+    foreign_draft,
+    hidden_size_mismatch,
+    ill_fitting_draft,
+    recurrent_draft,
+    recurrent_target,
+)
 from specflow.constraints.fields import FIELD_RULES, FieldRule
 from specflow.constraints.run import half_precision_on_cpu, longer_than_context, useless_allow
-from specflow.constraints.shapes import chain_width_mismatch
+from specflow.constraints.shapes import (
+    branches_on_a_chain,
+    chain_width_mismatch,
+    tree_wider_than_guesses,
+    tree_without_branches,
+)
 from specflow.rules import Rule
 from specflow.stages import ACCEPTS, DRAFTS, Table
 
 SPANNING: tuple[Rule, ...] = (
+    branches_on_a_chain,
     chain_width_mismatch,
+    tree_wider_than_guesses,
     vocabulary_mismatch,
     tokenizer_mismatch,
+    hidden_size_mismatch,
+    ill_fitting_draft,
+    draft_vocabulary_mismatch,
+    tree_without_branches,
     accept_on_other_shape,
     accept_without_law,
     greedy_at_temperature,
+    recurrent_target,
+    recurrent_draft,
+    foreign_draft,
     missing_checkpoint,
     unreadable_checkpoint,
     longer_than_context,

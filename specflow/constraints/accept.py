@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from specflow.constraints.shapes import branches
 from specflow.recipe import ResolvedRecipe
 from specflow.rules import Finding, rule
 from specflow.stages import ACCEPTS, DRAFTS
@@ -45,18 +46,23 @@ def accept_on_other_shape(r: ResolvedRecipe) -> Iterator[Finding]:
     ```
 
     ## Fix
-    Write `accept: target_only`, or verify a chain.
+    Write `accept: target_only`, or verify a chain: of a draft that branches, with `topk: 1`.
     """
     accept = ACCEPTS[r["verify.accept"]]
-    if r.axes.shape not in accept.shapes:
-        yield Finding(
-            at="verify.accept",
-            message=f"`accept: {accept.name}` judges a {' or '.join(accept.shapes)}, "
-            f"not a {r.axes.shape}",
-            label=f"for {' and '.join(accept.shapes)}s",
-            because={"verify.shape": "what is verified"},
-            help="write `accept: target_only`, or leave it out",
-        )
+    if r.axes.shape in accept.shapes:
+        return
+    kept = branches(r)
+    yield Finding(
+        at="verify.accept",
+        message=f"`accept: {accept.name}` judges a {' or '.join(accept.shapes)}, "
+        f"not a {r.axes.shape}",
+        label=f"for {' and '.join(accept.shapes)}s",
+        because={"draft.topk": f"{kept} branches a step make a tree"}
+        if kept > 1
+        else {"verify.shape": "what is verified"},
+        help="write `accept: target_only`, or leave it out"
+        + ("; or write `topk: 1` for a chain" if kept > 1 else ""),
+    )
 
 
 @rule("SF035", "rejection-without-draft-distribution")

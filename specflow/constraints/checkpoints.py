@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from specflow.constraints.drafts import holder, network
 from specflow.recipe import ResolvedRecipe
 from specflow.rules import Finding, rule
 
@@ -26,6 +27,8 @@ def vocabulary_mismatch(r: ResolvedRecipe) -> Iterator[Finding]:
     """
     for block in MODELS:
         facts = r.facts[block]
+        if block == "draft" and network(r).format:
+            continue  # it guesses ids of the target, and its tokenizer is never read
         if facts.vocab_size and facts.tokenizer_size > facts.vocab_size:
             yield Finding(
                 at=f"{block}.model",
@@ -42,7 +45,8 @@ def tokenizer_mismatch(r: ResolvedRecipe) -> Iterator[Finding]:
 
     ## Why
     A guess is a token id. Where the same id means another token to the draft, guesses are accepted
-    by chance only: the run is correct and slower than plain decoding, and nothing says why.
+    by chance only: the run is correct and slower than plain decoding, and nothing says why. A draft
+    without a tokenizer of its own, as most EAGLE checkpoints are, is taken to speak the target's.
 
     ## Example
     A draft of another model family beside the target.
@@ -104,6 +108,8 @@ def unreadable_checkpoint(r: ResolvedRecipe) -> Iterator[Finding]:
 
 
 def _problems(r: ResolvedRecipe, kind: str) -> Iterator[Finding]:
+    """What kept a checkpoint from being read: of a draft its network too, of a target its words."""
+    net = network(r).problem
     for block in MODELS:
         facts = r.facts[block]
         problem = facts.problem or (facts.tokenizer_problem if block == "target" else None)
@@ -111,3 +117,5 @@ def _problems(r: ResolvedRecipe, kind: str) -> Iterator[Finding]:
             yield Finding(
                 at=f"{block}.model", message=problem.message, label=kind, help=problem.help
             )
+    if net is not None and net.kind == kind:
+        yield Finding(at=f"{holder(r)}.model", message=net.message, label=kind, help=net.help)

@@ -164,7 +164,7 @@ draft: {algorithm: NEXTN}
 
 Use instead:
 ```yaml
-target: {model: builtin:pico-deepseek}
+target: {model: deepseek-ai/DeepSeek-V3}
 draft: {algorithm: NEXTN}
 ```
 

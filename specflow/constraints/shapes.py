@@ -1,13 +1,63 @@
-"""SF011 to SF019: how wide a step is."""
+"""SF011 to SF019, SF030: how wide a step is, and what shape it has."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from specflow.diagnostics import Drop
+from specflow.diagnostics import Drop, Put
 from specflow.recipe import ResolvedRecipe
 from specflow.rules import Finding, rule
 from specflow.stages import DRAFTS
+from specflow.stages.growing import candidates
+
+FEW = 4  # branches that a recipe is offered where it names none
+
+
+def branches(r: ResolvedRecipe) -> int:
+    """How many a serial draft keeps a step; 0 where a draft has no such number."""
+    return int(r["draft.topk"]) if "draft.topk" in r else 0
+
+
+@rule("SF011", "branches-on-a-chain-draft")
+def branches_on_a_chain(r: ResolvedRecipe) -> Iterator[Finding]:
+    """A draft that keeps branches verifies a tree.
+
+    ## Why
+    In a chain each guess has one successor, so every other branch would be drafted for nothing. A
+    draft with a layer for each step leaves one guess a layer, and has no tree to verify.
+
+    ## Example
+    ```yaml
+    target: {model: XiaomiMiMo/MiMo-V2-Flash}
+    draft: {algorithm: MULTI_LAYER_EAGLE, topk: 4}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: XiaomiMiMo/MiMo-V2-Flash}
+    draft: {algorithm: MULTI_LAYER_EAGLE}
+    ```
+
+    ## Fix
+    Leave `draft.topk` out, or leave `verify.shape` out where the draft can feed a tree.
+    """
+    kept, draft = branches(r), DRAFTS[r.stages[0]]
+    if r.axes.shape != "chain" or kept <= 1:
+        return
+    if "tree" in draft.shapes:
+        because = {"verify.shape": "each guess has one successor"}
+        offer = "leave `verify.shape` out to verify a tree, or write `topk: 1`"
+    else:
+        because = {"draft.algorithm": "one guess a step: it has no tree"}
+        offer = "leave `draft.topk` out"
+    yield Finding(
+        at="draft.topk",
+        message=f"{kept} branches a step, and a chain keeps one",
+        label="expected 1",
+        because=because,
+        help=offer,
+        fix=None if "tree" in draft.shapes else Drop("draft.topk"),
+    )
 
 
 @rule("SF012", "chain-width-mismatch")
@@ -35,11 +85,14 @@ def chain_width_mismatch(r: ResolvedRecipe) -> Iterator[Finding]:
     ## Fix
     Leave `verify.num_draft_tokens` out: it is derived. Or change `draft.num_steps`.
     """
+    if r.axes.shape != "chain" or branches(r) > 1:
+        return
     guesses = DRAFTS[r.stages[0]].guesses(r.draft.model_dump())
     width = r["verify.num_draft_tokens"]
-    if r.axes.shape != "chain" or guesses is None or width == guesses + 1:
+    if guesses is None or width == guesses + 1:
         return
-    steps = {"draft.num_steps": f"{guesses} guesses + 1 bonus token = {guesses + 1} positions"}
+    most = "draft.adaptive_slots" if _adapts(r) else "draft.num_steps"
+    steps = {most: f"{guesses} guesses + 1 bonus token = {guesses + 1} positions"}
     yield Finding(
         at="verify.num_draft_tokens",
         message=f"a chain of {guesses} steps verifies {guesses + 1} positions, not {width}",
@@ -48,3 +101,91 @@ def chain_width_mismatch(r: ResolvedRecipe) -> Iterator[Finding]:
         help="remove `verify.num_draft_tokens`; it is derived from the number of guesses",
         fix=Drop("verify.num_draft_tokens"),
     )
+
+
+@rule("SF014", "tree-wider-than-guesses")
+def tree_wider_than_guesses(r: ResolvedRecipe) -> Iterator[Finding]:
+    """A tree has no more positions than the draft offers guesses, plus one.
+
+    ## Why
+    The first level offers `topk` guesses, every later one `topk` for each of the `topk` branches
+    that were kept: `topk + (num_steps - 1) * topk^2` in all, of which the best are verified. A
+    wider tree has positions that nobody guessed.
+
+    ## Example
+    ```yaml
+    target: {model: builtin:pico-llama}
+    draft: {algorithm: STANDALONE, model: builtin:pico-llama-s, num_steps: 2, topk: 2}
+    verify: {num_draft_tokens: 12}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: builtin:pico-llama}
+    draft: {algorithm: STANDALONE, model: builtin:pico-llama-s, num_steps: 4, topk: 2}
+    verify: {num_draft_tokens: 12}
+    ```
+
+    ## Fix
+    Lower `verify.num_draft_tokens` or leave it out; or raise `draft.num_steps` or `draft.topk`.
+    """
+    kept = branches(r)
+    if r.axes.shape != "tree" or kept <= 1 or _adapts(r):
+        return
+    offered, width = candidates(r.draft.model_dump()), r["verify.num_draft_tokens"]
+    if width - 1 <= offered:
+        return
+    steps = r["draft.num_steps"]
+    yield Finding(
+        at="verify.num_draft_tokens",
+        message=f"a tree of {width} positions needs {width - 1} guesses, and the draft offers "
+        f"{offered}",
+        label=f"at most {offered + 1}",
+        because={
+            "draft.num_steps": f"{kept} + {steps - 1} x {kept}^2 = {offered} guesses",
+            "draft.topk": "branches kept a step",
+        },
+        help=f"write `num_draft_tokens: {offered + 1}` or less, or raise `draft.num_steps` or "
+        "`draft.topk`",
+        fix=Put("verify.num_draft_tokens", offered + 1, safe=False),
+    )
+
+
+@rule("SF030", "tree-without-branches")
+def tree_without_branches(r: ResolvedRecipe) -> Iterator[Finding]:
+    """A tree is drafted with branches.
+
+    ## Why
+    With one branch a step each guess has one successor: that is a chain, which costs less to
+    verify and may be judged by the draft's own law.
+
+    ## Example
+    ```yaml
+    target: {model: builtin:pico-llama}
+    draft: {algorithm: STANDALONE, model: builtin:pico-llama-s, topk: 1}
+    verify: {shape: tree}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: builtin:pico-llama}
+    draft: {algorithm: STANDALONE, model: builtin:pico-llama-s, topk: 4}
+    ```
+
+    ## Fix
+    Write a `draft.topk` above 1, which makes a tree by itself; or leave `verify.shape` out.
+    """
+    if r.axes.shape == "tree" and branches(r) == 1:
+        yield Finding(
+            at="verify.shape",
+            message="a tree of one branch a step is a chain",
+            label="no branches",
+            because={"draft.topk": "one branch a step"},
+            help=f"write `draft.topk: {FEW}` for a tree, or leave `verify.shape` out for a chain",
+            fix=Drop("verify.shape", safe=False),
+        )
+
+
+def _adapts(r: ResolvedRecipe) -> bool:
+    """Whether acceptance decides the number of steps."""
+    return "draft.adaptive" in r and bool(r["draft.adaptive"])

@@ -78,7 +78,7 @@ def tap_out_of_range(r: ResolvedRecipe) -> Iterator[Finding]:
             label=f"from 0 to {layers}",
             because={"target.model": f"{layers} layers"},
             help=_usual(r),
-            fix=Drop("draft.taps"),
+            fix=Drop("draft.taps") if r.facts.net.taps else None,
         )
 
 
@@ -106,7 +106,8 @@ def tap_count_mismatch(r: ResolvedRecipe) -> Iterator[Finding]:
     Write the layers the draft was trained on, or leave `draft.taps` out.
     """
     net, taps, width = r.facts.net, _asked(r), r.facts["target"].hidden_size
-    if not taps or len(taps) == net.tap_count or net.tap_count * width != net.reads_width:
+    known = net.tap_count and net.tap_count * width == net.reads_width
+    if not taps or not known or len(taps) == net.tap_count:
         return
     yield Finding(
         at="draft.taps",
@@ -114,7 +115,7 @@ def tap_count_mismatch(r: ResolvedRecipe) -> Iterator[Finding]:
         label=f"expected {net.tap_count}",
         because={"draft.model": f"reads rows of {net.reads_width} = {net.tap_count} x {width}"},
         help=_usual(r),
-        fix=Drop("draft.taps") if len(net.taps) == net.tap_count else None,
+        fix=Drop("draft.taps") if net.taps else None,
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from specflow.errors import CompileError
 from specflow.formats import HIDDEN
 from specflow.graph import Builder, Operand, PhaseBuilder, Value
 from specflow.recipe import Fields, ResolvedRecipe, field
+from specflow.rules import Finding, rule
 from specflow.stages.base import Axes, DraftStage, Guess, state
 from specflow.stages.growing import Forward, Steps, chain, constants, guesses, tree
 
@@ -20,6 +22,32 @@ class FrozenKvMtpFields(Fields):
         "Tokens guessed on one path, one draft forward each.", table="CHAIN_SHAPES", ge=1, le=63
     )
     topk: int = field("Branches kept a step; 1 makes a chain.", table="CHAIN_SHAPES", ge=1, le=16)
+
+
+@rule("SF028", "absent-kv-layer")
+def absent_kv_layer(r: ResolvedRecipe) -> Iterator[Finding]:
+    """An assistant reads kinds of layers that its target has.
+
+    ## Why
+    Each of its layers reads the keys and values of the target's last layer of the same kind:
+    sliding or full attention.
+
+    ## Example
+    An assistant with `sliding_attention` layers beside a target that attends to everything.
+
+    ## Fix
+    Name the assistant that was made for this target.
+    """
+    target, draft, net = r.facts["target"], r.facts["draft"], r.facts.net
+    absent = sorted(set(draft.layer_types) - set(target.layer_types))
+    if net.format in FROZEN_KV_MTP.formats and target.layer_types and absent:
+        yield Finding(
+            at="draft.model",
+            message=f"`{draft.model}` reads a `{absent[0]}` layer, and the target has none",
+            label="made for another target",
+            because={"target.model": f"has {' and '.join(sorted(set(target.layer_types)))}"},
+            help="name the assistant that was made for this target",
+        )
 
 
 def start(p: PhaseBuilder, b: Builder) -> Forward:
@@ -83,5 +111,6 @@ FROZEN_KV_MTP = DraftStage(
     guesses=guesses,
     lower=lower,
     cost=cost,
+    rules=(absent_kv_layer,),
     formats=("assistant",),
 )

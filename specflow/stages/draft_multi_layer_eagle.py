@@ -53,13 +53,18 @@ def more_steps_than_layers(r: ResolvedRecipe) -> Iterator[Finding]:
     ## Fix
     Leave `draft.num_steps` out: there are as many steps as layers.
     """
-    layers = r.facts.net.steps
-    if r.axes.guess == "layer_per_step" and r["draft.num_steps"] > layers:
+    net, layers = r.facts.net, r.facts.net.steps
+    if r.axes.guess != "layer_per_step" or net.format not in MULTI_LAYER_EAGLE.formats:
+        return
+    if r["draft.num_steps"] > layers:
         yield Finding(
             at="draft.num_steps",
             message=f"{r['draft.num_steps']} steps need as many draft layers, "
             f"and the checkpoint has {layers}",
             label=f"at most {layers}",
+            because={
+                "target.model" if net.bundled else "draft.model": f"holds {layers} draft layers"
+            },
             help=f"leave `draft.num_steps` out, or write {layers} or less",
         )
 
