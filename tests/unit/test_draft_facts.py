@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
-import struct
-from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -14,70 +10,25 @@ import pytest
 
 from specflow.facts import DraftFacts, Facts, ModelFacts, builtins, describe_draft, read
 from specflow.formats import TAP_KEY
-
-HIDDEN, VOCAB, LAYERS = 8, 20, 4
-WIDTHS = {"F32": 4, "BF16": 2, "I64": 8, "I32": 4, "BOOL": 1, "F8_E4M3": 1}
-Shapes = Mapping[str, Any]  # a shape, or the dtype and values of a small table
+from tests import checkpoint_files
+from tests.checkpoint_files import (
+    CONFIG,
+    D2T,
+    EAGLE,
+    EAGLE3,
+    HIDDEN,
+    LAYERS,
+    LM,
+    ONE,
+    T2D,
+    VOCAB,
+    Shapes,
+)
 
 
 def write(folder: Path, shapes: Shapes, **config: object) -> ModelFacts:
     """A checkpoint with tensors of these shapes, as facts."""
-    folder.mkdir(exist_ok=True)
-    header: dict[str, Any] = {}
-    data = bytearray()
-    for name, said in shapes.items():
-        dtype, shape, content = "F32", said, b""
-        if isinstance(said[0], str):
-            dtype, values = said
-            shape = (len(values),)
-            codes = {"I64": "q", "I32": "i", "BOOL": "?", "F32": "f"}
-            content = struct.pack(f"<{len(values)}{codes[dtype]}", *values)
-        content = content or bytes(math.prod(shape) * WIDTHS[dtype])
-        spans = [len(data), len(data) + len(content)]
-        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": spans}
-        data += content
-    text = json.dumps(header).encode()
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
-    (folder / "config.json").write_text(json.dumps(config))
-    return read(str(folder))
-
-
-def block(prefix: str, into: int = HIDDEN, width: int = HIDDEN) -> Shapes:
-    return {
-        f"{prefix}self_attn.q_proj.weight": (width, into),
-        f"{prefix}self_attn.o_proj.weight": (width, width),
-        f"{prefix}mlp.up_proj.weight": (2 * width, width),
-        f"{prefix}post_attention_layernorm.weight": (width,),
-    }
-
-
-LM: Shapes = {
-    "model.embed_tokens.weight": (VOCAB, HIDDEN),
-    "model.norm.weight": (HIDDEN,),
-    "lm_head.weight": (VOCAB, HIDDEN),
-    **{n: s for i in range(LAYERS) for n, s in block(f"model.layers.{i}.").items()},
-}
-CONFIG: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "vocab_size": VOCAB,
-    "hidden_size": HIDDEN,
-    "num_hidden_layers": LAYERS,
-}
-D2T = [0, 1, 1, 2, 10]  # target ids 0, 2, 3, 5, 14
-T2D = [i in (0, 2, 3, 5, 14) for i in range(VOCAB)]
-EAGLE: Shapes = {"fc.weight": (HIDDEN, 2 * HIDDEN), "fc.bias": (HIDDEN,), **block("layers.0.")}
-EAGLE3: Shapes = {
-    "fc.weight": (HIDDEN, 3 * HIDDEN),
-    "midlayer.hidden_norm.weight": (HIDDEN,),
-    "midlayer.input_layernorm.weight": (HIDDEN,),
-    **block("midlayer.", 2 * HIDDEN),
-    "norm.weight": (HIDDEN,),
-    "lm_head.weight": (len(D2T), HIDDEN),
-    "d2t": ("I64", D2T),
-    "t2d": ("BOOL", T2D),
-}
-ONE = CONFIG | {"num_hidden_layers": 1}
+    return read(str(checkpoint_files.write(folder, shapes, **config)))
 
 
 @pytest.fixture

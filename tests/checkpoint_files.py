@@ -1,0 +1,128 @@
+"""Tiny checkpoints: headers with the shapes that matter, zeros behind them, a config.json."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+Shapes = Mapping[str, Any]  # a shape, or the dtype and values of a small table
+
+HIDDEN, VOCAB, LAYERS = 8, 20, 4
+WIDTHS = {"F32": 4, "BF16": 2, "I64": 8, "I32": 4, "BOOL": 1, "F8_E4M3": 1}
+CODES = {"I64": "q", "I32": "i", "BOOL": "?", "F32": "f"}
+
+
+def write(folder: Path, shapes: Shapes, **config: object) -> Path:
+    """A checkpoint with tensors of these shapes."""
+    folder.mkdir(exist_ok=True)
+    header: dict[str, Any] = {}
+    data = bytearray()
+    for name, said in shapes.items():
+        dtype, shape, content = "F32", said, b""
+        if isinstance(said[0], str):
+            dtype, values = said
+            shape = (len(values),)
+            content = struct.pack(f"<{len(values)}{CODES[dtype]}", *values)
+        content = content or bytes(math.prod(shape) * WIDTHS[dtype])
+        spans = [len(data), len(data) + len(content)]
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": spans}
+        data += content
+    text = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def write_tokenizer(folder: Path, count: int = VOCAB, first: str = "t0") -> Path:
+    """A tokenizer.json of so many tokens: t0, t1, and so on."""
+    vocab = {first if i == 0 else f"t{i}": i for i in range(count)}
+    (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}}))
+    return folder
+
+
+def block(prefix: str, into: int = HIDDEN, width: int = HIDDEN) -> Shapes:
+    """The part of a decoder layer that tells it from others."""
+    return {
+        f"{prefix}self_attn.q_proj.weight": (width, into),
+        f"{prefix}self_attn.o_proj.weight": (width, width),
+        f"{prefix}mlp.up_proj.weight": (2 * width, width),
+        f"{prefix}post_attention_layernorm.weight": (width,),
+    }
+
+
+LM: Shapes = {
+    "model.embed_tokens.weight": (VOCAB, HIDDEN),
+    "model.norm.weight": (HIDDEN,),
+    "lm_head.weight": (VOCAB, HIDDEN),
+    **{n: s for i in range(LAYERS) for n, s in block(f"model.layers.{i}.").items()},
+}
+CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": VOCAB,
+    "hidden_size": HIDDEN,
+    "num_hidden_layers": LAYERS,
+}
+D2T = [0, 1, 1, 2, 10]  # target ids 0, 2, 3, 5, 14
+T2D = [i in (0, 2, 3, 5, 14) for i in range(VOCAB)]
+EAGLE: Shapes = {"fc.weight": (HIDDEN, 2 * HIDDEN), "fc.bias": (HIDDEN,), **block("layers.0.")}
+EAGLE3: Shapes = {
+    "fc.weight": (HIDDEN, 3 * HIDDEN),
+    "midlayer.hidden_norm.weight": (HIDDEN,),
+    "midlayer.input_layernorm.weight": (HIDDEN,),
+    **block("midlayer.", 2 * HIDDEN),
+    "norm.weight": (HIDDEN,),
+    "lm_head.weight": (len(D2T), HIDDEN),
+    "d2t": ("I64", D2T),
+    "t2d": ("BOOL", T2D),
+}
+MTP: Shapes = {
+    f"model.layers.{LAYERS}.eh_proj.weight": (HIDDEN, 2 * HIDDEN),
+    f"model.layers.{LAYERS}.enorm.weight": (HIDDEN,),
+}
+MTP_LAYERS: Shapes = {
+    f"model.mtp.layers.{i}.eh_proj.weight": (HIDDEN, 2 * HIDDEN) for i in range(3)
+}
+ASSISTANT: Shapes = {
+    "pre_projection.weight": (4, 2 * HIDDEN),
+    "post_projection.weight": (HIDDEN, 4),
+    "model.embed_tokens.weight": (VOCAB, 4),
+}
+ONE = CONFIG | {"num_hidden_layers": 1}
+
+
+def shelf(folder: Path) -> None:
+    """The checkpoints that the pages of tests/diagnostics name as tiny-NAME."""
+    qwen = {"model_type": "qwen3_next", "full_attention_interval": 4}
+    small = {n: s for n, s in EAGLE3.items() if n not in ("d2t", "t2d")}
+    wrong = {**EAGLE3, "d2t": ("I64", [0, 1, 1, 2, 20])}
+    kinds = ["full_attention"] * LAYERS
+    models: dict[str, tuple[Shapes, dict[str, Any]]] = {
+        "llama": (LM, CONFIG),
+        "full": (LM, CONFIG | {"layer_types": kinds}),
+        "without-mtp": (LM, CONFIG | {"num_nextn_predict_layers": 1}),
+        "qwen3-next": (LM, CONFIG | qwen),
+        "kimi": (LM, CONFIG | {"layer_types": ["linear_attention"] * 3 + kinds[3:]}),
+        "eagle": (EAGLE, ONE),
+        "eagle3": (EAGLE3, ONE),
+        "eagle3-no-map": (small, ONE),
+        "eagle3-wrong-map": (wrong, ONE),
+        "wide": (EAGLE | {"fc.weight": (HIDDEN, HIDDEN + 12)}, ONE),
+        "assistant": (ASSISTANT, ONE | {"layer_types": ["sliding_attention", "full_attention"]}),
+        "unknown": ({"fc.weight": (HIDDEN, 2 * HIDDEN)}, ONE),
+        "swapped": (LM, CONFIG),
+        "larger-words": (LM, CONFIG),
+        "pickle": (LM, CONFIG),
+    }
+    for name, (shapes, config) in models.items():
+        made = write(folder / f"tiny-{name}", shapes, **config)
+        if "lm_head.weight" in shapes and "fc.weight" not in shapes:
+            write_tokenizer(made)
+    write_tokenizer(folder / "tiny-swapped", first="other")
+    write_tokenizer(folder / "tiny-larger-words", VOCAB + 5)
+    weights = folder / "tiny-pickle" / "model.safetensors"
+    weights.rename(weights.with_name("pytorch_model.bin"))
