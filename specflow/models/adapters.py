@@ -52,6 +52,7 @@ ARCHITECTURES = {
     ),
     "LlamaForCausalLM": Architecture(lean=True),
     "MiMoV2FlashForCausalLM": Architecture(),
+    "MiMoForCausalLM": Architecture(lean=True),
     "MistralForCausalLM": Architecture(lean=True),
     "Qwen2ForCausalLM": Architecture(lean=True),
     "Qwen3ForCausalLM": Architecture(lean=True),

@@ -14,7 +14,7 @@ from typing import Any
 
 from platformdirs import user_cache_path
 
-from specflow import facts
+from specflow import facts, formats
 from specflow.errors import RuntimeFault
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -69,6 +69,9 @@ def load_weights(folder: Path, *, device: str, dtype: str) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
+    from specflow.models.families import register
+
+    register()
     found = _accepted(facts.read_folder(folder))
     if found.no_float:
         name, stored = found.no_float
@@ -88,6 +91,10 @@ def load_weights(folder: Path, *, device: str, dtype: str) -> Any:
             ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
+    drafts = formats.recognise(found.tensors, found.layers, bundled=True)
+    if drafts is not None:  # the MTP layers that come along are loaded by whoever drafts with them
+        left = formats.leftovers(report["unexpected_keys"], drafts, found.layers)
+        report["unexpected_keys"] = left
     for kind, names in _misfits(report):
         raise RuntimeFault(f"`{folder}` does not fit its `config.json`: {kind} {names}; {OTHER}")
     for name, weight in model.named_parameters():
