@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -23,7 +21,7 @@ class MiMoForCausalLM(Qwen2ForCausalLM):
     """The target of MiMo-7B; its MTP layers are loaded by whoever drafts with them."""
 
     config_class: type[PreTrainedConfig] = MiMoConfig
-    _keys_to_ignore_on_load_unexpected: ClassVar[list[str]] = [r"^model\.mtp_layers\."]
+    _keys_to_ignore_on_load_unexpected = [r"^model\.mtp_layers\."]  # noqa: RUF012 - as the base has it
 
 
 def register() -> None:
