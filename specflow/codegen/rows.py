@@ -43,6 +43,12 @@ class Kernel:
 
 def kernels(graph: StepGraph) -> list[Kernel]:
     """Every fused run of a graph, in order."""
+    sizes = extents(graph)
+    return [_kernel(n, sizes) for p in graph.phases for n in p.nodes if isinstance(n, Fused)]
+
+
+def extents(graph: StepGraph) -> dict[str, int]:
+    """The letters of a row's lanes: K3 and W3 are those of a step of three guesses."""
     known = {c.name: c.count for c in graph.constants if c.name in ("NUM_DRAFT_TOKENS", NARROW)}
     width, few = known["NUM_DRAFT_TOKENS"], known.get(NARROW, 1)
     sizes = {"K": width - 1, "W": width, "k": few - 1, "w": few}
@@ -50,7 +56,7 @@ def kernels(graph: StepGraph) -> list[Kernel]:
         if constant.name.startswith("STEPS_"):
             steps = constant.count
             sizes |= {f"K{steps}": steps, f"W{steps}": steps + 1}
-    return [_kernel(n, sizes) for p in graph.phases for n in p.nodes if isinstance(n, Fused)]
+    return sizes
 
 
 def _kernel(node: Fused, sizes: Mapping[str, int]) -> Kernel:

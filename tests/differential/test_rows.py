@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from specflow.codegen import emit
-from specflow.codegen.rows import row_function
+from specflow.codegen.rows import extents, row_function
 from specflow.graph import Fused
 from specflow.graph.ops import OPS
 from specflow.load import load
@@ -56,14 +56,7 @@ def test_kernels_compile_without_a_gpu(path: Path, arch: int, tmp_path: Path) ->
     for name in fused:
         kernel = getattr(rows, f"{name}_kernel")
         width = step.NUM_DRAFT_TOKENS
-        few = step.WIDTHS.get("narrow", 1)
-        numbers = {
-            "W": width,
-            "K": width - 1,
-            "w": few,
-            "k": few - 1,
-            "BLOCK": max(2, 1 << (width - 1).bit_length()),
-        }
+        numbers = extents(graph) | {"BLOCK": max(2, 1 << (width - 1).bit_length())}
         constants = {p: numbers[p] for p in kernel.arg_names if p in numbers}
         signature = {p: "constexpr" if p in constants else "*i64" for p in kernel.arg_names}
         source = ASTSource(
