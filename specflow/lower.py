@@ -97,7 +97,6 @@ def _speculate(
     doc = "Keep the accepted prefix and one bonus token."
     with b.phase(f"commit{suffix}", "commit", doc, model="target") as p:
         gained = accept.accept(guess, p.take(judged), recipe, p, b)
-        gained = _along_the_path(gained, shown and p.take(shown), guess, p)
         lens, note = state(b, "seq_lens"), "where the verified window begins"
         starts = p.op("hold", lens, out="starts", shape=("B",), note=note)
         commit.lower(gained, p, b)
@@ -115,6 +114,7 @@ def _speculate(
             note = "node order becomes sequence order"
             p.ops("move_accepted", gained.path, starts, outs=(), note=note)
         if commit.extend is not None:
+            gained = _along_the_path(gained, shown and p.take(shown), guess, p)
             made = (gained.tokens, gained.hidden, starts, length)
             p.give(*(value for value in made if isinstance(value, Value)))
     name = suffix.removeprefix("_") or verify.name

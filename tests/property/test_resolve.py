@@ -34,6 +34,13 @@ FIELDS = {
     "sampling": [*SamplingFields.model_fields],
     "run": [*RunFields.model_fields],
 }
+# A target and a draft that fit, for the drafts that ask more than a language model.
+FITTING = {
+    "EAGLE": ("meta-llama/Meta-Llama-3-8B-Instruct", "yuhuili/EAGLE-LLaMA3-Instruct-8B"),
+    "EAGLE3": ("meta-llama/Llama-3.1-8B-Instruct", "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"),
+    "MULTI_LAYER_EAGLE": ("XiaomiMiMo/MiMo-V2-Flash", "XiaomiMiMo/MiMo-V2-Flash"),
+    "FROZEN_KV_MTP": ("google/gemma-4-E4B-it", "google/gemma-4-E4B-it-assistant"),
+}
 LIKELY = {
     "model": st.just("builtin:pico-llama-s"),
     "shape": st.sampled_from(VERIFIES.names()),
@@ -116,17 +123,14 @@ def test_some_drawn_recipes_resolve() -> None:
     good = 0
     for _ in range(40):
         name = draws.choice(DRAFTS.names())
+        target, model = FITTING.get(name, ("builtin:pico-llama", "builtin:pico-llama-s"))
         draft: dict[str, Any] = {"algorithm": name}
         if "model" in DRAFTS[name].fields.model_fields:
-            draft["model"] = "builtin:pico-llama-s"
-        good += (
-            attempt(
-                {
-                    "target": {"model": "builtin:pico-llama"},
-                    "draft": draft,
-                    "run": {"batch_size": draws.randint(1, 9)},
-                }
-            )
-            is not None
-        )
+            draft["model"] = model
+        made = {
+            "target": {"model": target},
+            "draft": draft,
+            "run": {"batch_size": draws.randint(1, 9)},
+        }
+        good += attempt(made) is not None
     assert good == 40
