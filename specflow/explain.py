@@ -21,7 +21,18 @@ def explain(recipe: ResolvedRecipe) -> str:
     )
     more = "`--format json` for machines, `explain … draft.algorithm` for one field's history."
     lines = [recipe.name, "", point, "", *columns([COLUMNS, *rows]), "", f"{counts}. {more}"]
+    lines += recorded(recipe)
     return "\n".join(lines) + "\n"
+
+
+def recorded(recipe: ResolvedRecipe) -> list[str]:
+    """A word on each model that is not here: what is known of it, and from where."""
+    found = (recipe.facts[block] for block in ("target", "draft"))
+    return [
+        f"{facts.model} is not on this machine; its facts are recorded ({facts.recorded})."
+        for facts in found
+        if facts.recorded
+    ]
 
 
 def explain_field(recipe: ResolvedRecipe, path: str) -> str:
