@@ -45,7 +45,6 @@ from specflow.models.pico.train import (
 from specflow.models.weights import load_draft
 
 FADE = 0.9  # what a pass counts of the one before it
-TAPS = (1, 2, 4)  # streams that the EAGLE3 draft reads, by the layers they enter
 DRAFT_VOCABULARY = 1024
 WEIGHTS = "model.safetensors"
 ASSISTANT = "assistant"
@@ -88,6 +87,29 @@ def lesson(
     return Lesson(plan, passes, sizes)
 
 
+def eagle3(target: str, taps: tuple[int, ...], tokens: int, **shape: int) -> Lesson:
+    """An EAGLE3 draft with half the vocabulary; its config names layers by what they put out."""
+    config = LLAMA | shape
+    width = int(str(config["hidden_size"]))
+    named = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        **config,
+        "draft_vocab_size": DRAFT_VOCABULARY,
+        "eagle_config": {
+            formats.TAP_KEY: [tap - 1 for tap in taps],
+            "use_aux_hidden_state": True,
+        },
+    }
+    sizes = Sizes(reads=len(taps) * width, width=width, vocab=DRAFT_VOCABULARY, mapped=True)
+    return lesson(target, "eagle3", 4, tokens, named, sizes)
+
+
+def taps_of(made: Lesson) -> tuple[int, ...]:
+    """The streams a draft reads, by the layers they enter."""
+    said: Any = made.plan.shape.get("eagle_config", {})
+    return tuple(layer + 1 for layer in said.get(formats.TAP_KEY, ()))
+
+
 LESSONS = {
     "llama-eagle": lesson(
         "llama",
@@ -97,23 +119,13 @@ LESSONS = {
         {"architectures": ["LlamaForCausalLM"], **LLAMA, "bias": False},
         Sizes(reads=256, width=256),
     ),
-    "llama-eagle3": lesson(
-        "llama",
-        "eagle3",
-        4,
-        1_400_000,
-        {
-            "architectures": ["LlamaForCausalLMEagle3"],
-            **LLAMA,
-            "draft_vocab_size": DRAFT_VOCABULARY,
-            "eagle_config": {
-                formats.TAP_KEY: [tap - 1 for tap in TAPS],
-                "use_aux_hidden_state": True,
-            },
-        },
-        Sizes(reads=3 * 256, width=256, vocab=DRAFT_VOCABULARY, mapped=True),
+    "llama-eagle3": eagle3("llama", (1, 2, 4), 1_400_000),
+    "deepseek-eagle3": eagle3(
+        "deepseek", (1, 2, 3), 800_000, hidden_size=192, intermediate_size=512
     ),
+    "qwen3-eagle3": eagle3("qwen3", (1, 2, 4), 800_000, hidden_size=160, intermediate_size=448),
     "deepseek-mtp": lesson("deepseek", "mtp", 3, 1_200_000, {}, Sizes(reads=192, width=192)),
+    "glm-mtp": lesson("glm", "mtp", 3, 800_000, {}, Sizes(reads=160, width=160)),
     "mimo-mtp": lesson(
         "mimo", "mtp_layers", 3, 1_200_000, {}, Sizes(reads=192, width=192, steps=3)
     ),
@@ -491,7 +503,7 @@ def trained_net(
     """Train a network and write it; its folder, its key in training.json, its figures."""
     form, host = formats.named(made.plan.family), HERE / str(made.plan.teacher)
     target = open_target(host, torch.bfloat16).adapter
-    taps = TAPS if form.net.reads == formats.TAPS else ()
+    taps = taps_of(made)
     everything = made.sizes.vocab or target.vocab_size
     covered = frequent(tokens, everything, target.vocab_size)
     net = build_net(target, made, covered).train()
