@@ -41,6 +41,7 @@ AXES = {
     "commit": ("draft_state",),
 }
 SOUND_DEFAULTS = ("verify", "commit", "sampling")  # blocks whose defaults need no checking
+NO_LAW = "guesses have no law of their own"
 LONGEST_DEFAULT = 2048  # positions: KV for a long context is memory that few runs use
 
 
@@ -307,7 +308,8 @@ class _Resolution:
             return Entry(path, "greedy", Origin.DERIVED, "temperature 0")
         if draft.has_law and self.ledger["verify.shape"].value == "chain":
             return Entry(path, "rejection", Origin.DERIVED, "guesses can be drawn from a law")
-        return Entry(path, "target_only", Origin.DERIVED, "guesses have no law of their own")
+        because = "trees are judged by the target's law alone" if draft.has_law else NO_LAW
+        return Entry(path, "target_only", Origin.DERIVED, because)
 
     def _wrote(self, path: str, value: Any) -> None:
         """Record what the user wrote, in the file or on the command line."""

@@ -26,8 +26,10 @@ from specflow.constraints.drafts import (
 from specflow.constraints.fields import FIELD_RULES, FieldRule
 from specflow.constraints.run import half_precision_on_cpu, longer_than_context, useless_allow
 from specflow.constraints.shapes import (
+    adaptive_steps_on_tree,
     branches_on_a_chain,
     chain_width_mismatch,
+    no_step_to_adapt_to,
     tree_wider_than_guesses,
     tree_without_branches,
 )
@@ -38,6 +40,8 @@ SPANNING: tuple[Rule, ...] = (
     branches_on_a_chain,
     chain_width_mismatch,
     tree_wider_than_guesses,
+    adaptive_steps_on_tree,
+    no_step_to_adapt_to,
     vocabulary_mismatch,
     tokenizer_mismatch,
     hidden_size_mismatch,

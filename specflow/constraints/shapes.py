@@ -1,4 +1,4 @@
-"""SF011 to SF019, SF030: how wide a step is, and what shape it has."""
+"""SF011 to SF019, SF030, SF053, SF054: how wide a step is, and what shape it has."""
 
 from __future__ import annotations
 
@@ -189,3 +189,80 @@ def tree_without_branches(r: ResolvedRecipe) -> Iterator[Finding]:
 def _adapts(r: ResolvedRecipe) -> bool:
     """Whether acceptance decides the number of steps."""
     return "draft.adaptive" in r and bool(r["draft.adaptive"])
+
+
+@rule("SF053", "adaptive-steps-on-tree")
+def adaptive_steps_on_tree(r: ResolvedRecipe) -> Iterator[Finding]:
+    """Adaptive steps belong to a chain.
+
+    ## Why
+    A chain of fewer steps is the same draft, cut short. A tree of fewer levels has other
+    candidates, and its width would not follow.
+
+    ## Example
+    ```yaml
+    target: {model: meta-llama/Llama-3.1-8B-Instruct}
+    draft: {algorithm: EAGLE3, model: yuhuili/EAGLE3-LLaMA3.1-Instruct-8B, topk: 4, adaptive: true}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: meta-llama/Llama-3.1-8B-Instruct}
+    draft: {algorithm: EAGLE3, model: yuhuili/EAGLE3-LLaMA3.1-Instruct-8B, adaptive: true}
+    ```
+
+    ## Fix
+    Leave `draft.topk` out, or set `draft.adaptive: false`.
+    """
+    if "draft.adaptive" in r and r["draft.adaptive"] and r.axes.shape != "chain":
+        because = {"draft.topk": "above 1 makes a tree"} if r["draft.topk"] > 1 else {}
+        yield Finding(
+            at="draft.adaptive",
+            message="steps adapt on a chain only, and a tree is verified",
+            label="needs topk = 1",
+            because=because,
+            help="leave `draft.topk` out, or set `draft.adaptive: false`",
+        )
+
+
+@rule("SF054", "adaptive-steps-without-a-draft")
+def no_step_to_adapt_to(r: ResolvedRecipe) -> Iterator[Finding]:
+    """Some slot of an adaptive draft has a step to take.
+
+    ## Why
+    0 is plain decoding. Where every slot offers nothing else the draft never guesses, and costs its
+    forward all the same.
+
+    ## Example
+    ```yaml
+    target: {model: meta-llama/Llama-3.1-8B-Instruct}
+    draft:
+      algorithm: EAGLE3
+      model: yuhuili/EAGLE3-LLaMA3.1-Instruct-8B
+      adaptive: true
+      adaptive_slots: {1: [0]}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: meta-llama/Llama-3.1-8B-Instruct}
+    draft:
+      algorithm: EAGLE3
+      model: yuhuili/EAGLE3-LLaMA3.1-Instruct-8B
+      adaptive: true
+      adaptive_slots: {1: [0, 1, 3]}
+    ```
+
+    ## Fix
+    Put a number above 0 into a slot, or leave `draft.adaptive_slots` out.
+    """
+    if "draft.adaptive" not in r or not r["draft.adaptive"]:
+        return
+    if not any(steps for _, choices in r["draft.adaptive_slots"] for steps in choices):
+        yield Finding(
+            at="draft.adaptive_slots",
+            message="no slot offers a draft step: nothing would ever be guessed",
+            label="only 0",
+            because={"draft.adaptive": "steps are chosen from the slots"},
+            help="put a number above 0 into a slot, or leave `draft.adaptive_slots` out",
+        )
