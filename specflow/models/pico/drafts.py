@@ -45,7 +45,7 @@ from specflow.models.pico.train import (
 from specflow.models.weights import load_draft
 
 FADE = 0.9  # what a pass counts of the one before it
-DRAFT_VOCABULARY = 1024
+DRAFT_VOCABULARY = 1536
 WEIGHTS = "model.safetensors"
 ASSISTANT = "assistant"
 LLAMA = {
@@ -341,7 +341,20 @@ def build_net(target: Adapter, made: Lesson, covered: Tensor) -> DraftNet:
     initialise(net)
     if net.d2t is not None:
         net.d2t.copy_(covered - torch.arange(covered.numel()))
+    if net.lm_head is not None:
+        begin_as_target(net, net.lm_head, target, covered)
     return net
+
+
+@torch.no_grad()
+def begin_as_target(net: DraftNet, own: nn.Linear, target: Adapter, covered: Tensor) -> None:
+    """A head of its own begins as the target's, and reads what the target's reads: the last tap."""
+    head: Any = target.head
+    own.weight.copy_(head.weight[covered])
+    part = net.steps[0]
+    part.norm.weight.copy_(target.decoder.norm.weight)
+    width = part.fc.out_features
+    part.fc.weight[:, -width:] = torch.eye(width)
 
 
 def build_assistant(target: Adapter, made: Lesson) -> PreTrainedModel:
