@@ -121,19 +121,19 @@ LESSONS = {
     ),
     "llama-eagle3": eagle3("llama", (1, 2, 4), 1_400_000),
     "deepseek-eagle3": eagle3(
-        "deepseek", (1, 2, 3), 800_000, hidden_size=192, intermediate_size=512
+        "deepseek", (1, 2, 3), 500_000, hidden_size=192, intermediate_size=512
     ),
-    "qwen3-eagle3": eagle3("qwen3", (1, 2, 4), 800_000, hidden_size=160, intermediate_size=448),
+    "qwen3-eagle3": eagle3("qwen3", (1, 2, 4), 500_000, hidden_size=160, intermediate_size=448),
     "deepseek-mtp": lesson("deepseek", "mtp", 3, 1_200_000, {}, Sizes(reads=192, width=192)),
-    "glm-mtp": lesson("glm", "mtp", 3, 800_000, {}, Sizes(reads=160, width=160)),
+    "glm-mtp": lesson("glm", "mtp", 3, 500_000, {}, Sizes(reads=160, width=160)),
     "mimo-mtp": lesson(
-        "mimo", "mtp_layers", 3, 1_200_000, {}, Sizes(reads=192, width=192, steps=3)
+        "mimo", "mtp_layers", 3, 900_000, {}, Sizes(reads=192, width=192, steps=3)
     ),
     "gemma4-assistant": lesson(
         "gemma4",
         ASSISTANT,
         4,
-        1_400_000,
+        900_000,
         {
             "hidden_size": 128,
             "intermediate_size": 384,

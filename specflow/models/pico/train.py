@@ -157,7 +157,7 @@ PLANS = {
         },
     ),
     "qwen3": Plan(
-        tokens=1_800_000,
+        tokens=1_600_000,
         batch=4096,
         peak=0.02,
         teacher="llama",
@@ -175,7 +175,7 @@ PLANS = {
         },
     ),
     "glm": Plan(
-        tokens=1_800_000,
+        tokens=1_400_000,
         batch=4096,
         peak=0.02,
         teacher="llama",
