@@ -321,6 +321,23 @@ def test_a_map_of_a_large_vocabulary_is_read_quickly(tmp_path: Path) -> None:
     assert min(spent() for _ in range(5)) < 0.1
 
 
-def test_the_embedded_models_bring_no_draft() -> None:
-    for name in builtins():
-        assert describe_draft(read(f"builtin:{name}"), None) == DraftFacts()
+BUNDLED = {"pico-deepseek": "mtp", "pico-glm": "mtp", "pico-mimo": "mtp_layers"}
+PAIRS = {
+    "pico-llama-s": ("pico-llama", "causal_lm"),
+    "pico-llama-eagle": ("pico-llama", "eagle"),
+    "pico-llama-eagle3": ("pico-llama", "eagle3"),
+    "pico-deepseek-eagle3": ("pico-deepseek", "eagle3"),
+    "pico-qwen3-eagle3": ("pico-qwen3", "eagle3"),
+    "pico-gemma4-assistant": ("pico-gemma4", "assistant"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(builtins()))
+def test_an_embedded_model_brings_what_it_should(name: str) -> None:
+    found = describe_draft(read(f"builtin:{name}"), None)
+    expected = BUNDLED.get(name, "")
+    assert (found.format, found.bundled) == (expected, bool(expected))
+    if name in PAIRS:
+        target, form = PAIRS[name]
+        draft = describe_draft(read(f"builtin:{target}"), read(f"builtin:{name}"))
+        assert (draft.format, draft.problem) == (form, None)
