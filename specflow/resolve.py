@@ -58,11 +58,12 @@ class _Resolution:
         self.ledger = LedgerBuilder()
         self.found: list[Diagnostic] = []
         self.blocks: dict[str, Mapping[str, Any]] = {}
+        self.facts = checkpoints.Facts()
 
     def run(self) -> ResolvedRecipe:
         """Axes, then fields block by block, then rules."""
         self._open_blocks()
-        facts = self._facts()
+        facts = self.facts = self._facts()
         draft = self._algorithm(facts)
         if draft is None:
             raise RecipeError(self.found)
@@ -213,6 +214,9 @@ class _Resolution:
         key = path.split(".")[1]
         message = f"`{key}: {written}` does not go with {draft.name}"
         offer = "leave it out, or write " + " or ".join(f"`{v}`" for v in fits)
+        problem = self.facts["draft"].problem
+        if problem is not None:  # a name may mean another draft once its checkpoint is read
+            offer = f"{problem.message}: {problem.help}"
         at = self.recipe.places.get("draft.algorithm")
         also = (Label(at.value, draft.doc),) if at else ()
         label = f"expected {' or '.join(fits)}"

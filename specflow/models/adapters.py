@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, ExpertsInterface
 
+from specflow.constraints.drafts import RECURRENT
 from specflow.errors import RuntimeFault
 from specflow.models.attention import ATTENTION
 from specflow.models.lean import LeanDecoder
@@ -178,7 +179,11 @@ def obstacles(whole: Any, config: Any) -> Iterator[str]:
         yield "rope type `dynamic` turns with the longest text of the batch"
     kinds = set(getattr(config, "layer_types", None) or ()) - DRIVEN_LAYERS
     if kinds:
-        yield f"layers of type `{min(kinds)}` keep a state that cannot be rolled back"
+        kind = min(kinds)
+        recurs = kind in RECURRENT
+        yield f"layers of type `{kind}` " + (
+            "keep a state that cannot be rolled back" if recurs else "attend in a way of their own"
+        )
     if getattr(config, "use_bidirectional_attention", None) in {True, "all"}:
         yield "its attention is not causal"
 
