@@ -18,6 +18,8 @@ from transformers import (
     Glm4MoeForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MiMoV2FlashConfig,
+    MiMoV2FlashForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     PreTrainedModel,
@@ -55,6 +57,12 @@ GEMMA4 = {
     **SLIDING, "global_head_dim": 32, "hidden_size_per_layer_input": 8,
     "vocab_size_per_layer_input": VOCABULARY, "num_kv_shared_layers": 0,
 }  # fmt: skip
+MIMO_V2 = {
+    "head_dim": 24, "v_head_dim": 16, "sliding_window": WINDOW, "num_key_value_heads": 2,
+    "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+    "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    "mlp_layer_types": ["dense", "sparse", "dense", "sparse"],
+}  # fmt: skip
 SHAPES = {
     "llama": (LlamaForCausalLM, LlamaConfig, {}),
     "mistral": (MistralForCausalLM, MistralConfig, {"sliding_window": WINDOW}),
@@ -67,6 +75,7 @@ SHAPES = {
     ),
     "deepseek_v3": (DeepseekV3ForCausalLM, DeepseekV3Config, MLA),
     "glm4_moe": (Glm4MoeForCausalLM, Glm4MoeConfig, GLM),
+    "mimo_v2": (MiMoV2FlashForCausalLM, MiMoV2FlashConfig, MIMO_V2),
     "gemma2": (Gemma2ForCausalLM, Gemma2Config, SLIDING | {"query_pre_attn_scalar": 16}),
     "gemma3": (Gemma3ForCausalLM, Gemma3TextConfig, SLIDING),
     "gemma3_narrow": (Gemma3ForCausalLM, Gemma3TextConfig, SLIDING | {"sliding_window": 2}),
