@@ -26,6 +26,7 @@ Pass = Callable[[StepGraph], StepGraph]
 Watch = Callable[[str, StepGraph], None]
 
 PASSES: tuple[tuple[str, Pass], ...] = (
+    ("drop what no phase takes", passes.drop_untaken),
     ("share equal values", passes.share),
     ("drop dead values", passes.drop_dead),
     ("fuse row ops", fuse.rows),

@@ -91,7 +91,9 @@ def _repeat(node: Repeat, model: str) -> Iterator[str]:
     for carry in node.carries:
         if carry.collected:
             yield f"{carry.collected} = [{carry.start.name}]"
-    yield f"for {node.index} in range({node.first}, {node.times.name}):"
+    counted = any(o == index_of(node) for inner in node.body for o in reads(inner))
+    index = node.index if counted else f"_{node.index}"
+    yield f"for {index} in range({node.first}, {node.times.name}):"
     renamed = {c.next.name: c.name for c in node.carries}
     for line in spell(node.body, model, tuple(c.next for c in node.carries)):
         yield INDENT + line
@@ -100,6 +102,11 @@ def _repeat(node: Repeat, model: str) -> Iterator[str]:
             yield f"{INDENT}{carry.name} = {carry.next.name}"
         if carry.collected:
             yield f"{INDENT}{carry.collected}.append({carry.name})"
+
+
+def index_of(node: Repeat) -> Value:
+    """The number of a loop's turn, as its body reads it."""
+    return Value(node.index, (), "int")
 
 
 def _call(node: Fused) -> str:

@@ -10,6 +10,15 @@ from specflow.graph.ops import OPS
 PURE = frozenset({"vocab", "rows", "shape"})
 
 
+def drop_untaken(graph: StepGraph) -> StepGraph:
+    """A phase gives only what another phase takes."""
+    taken = {value.name for phase in graph.phases for value in phase.inputs}
+    phases = (
+        replace(p, outputs=tuple(v for v in p.outputs if v.name in taken)) for p in graph.phases
+    )
+    return replace(graph, phases=tuple(phases))
+
+
 def drop_dead(graph: StepGraph) -> StepGraph:
     """Remove pure ops whose results nobody reads."""
     return replace(graph, phases=tuple(_drop_dead(p) for p in graph.phases))
