@@ -19,7 +19,7 @@ def narrow(line: str) -> list[str]:
         return [line]
     code, _, remark = line.partition("  # ")
     indent = code[: len(code) - len(code.lstrip())]
-    if remark.startswith("["):  # shapes alone would read as code that was taken out
+    if remark.startswith("[") and remark.endswith("]"):  # would read as code that was taken out
         remark = f"shapes given: {remark}"
     above = prose(remark, f"{indent}# ", f"{indent}# ") if remark else []
     return above + _broken(code.strip(), indent)
