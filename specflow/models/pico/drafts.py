@@ -89,7 +89,8 @@ def lesson(
 
 def eagle3(target: str, taps: tuple[int, ...], tokens: int, **shape: int) -> Lesson:
     """An EAGLE3 draft with half the vocabulary; its config names layers by what they put out."""
-    config = LLAMA | shape
+    # The embedding reaches the state by attention alone, so there are heads enough to carry it.
+    config = LLAMA | {"num_attention_heads": 8, "num_key_value_heads": 8} | shape
     width = int(str(config["hidden_size"]))
     named = {
         "architectures": ["LlamaForCausalLMEagle3"],
@@ -126,9 +127,7 @@ LESSONS = {
     "qwen3-eagle3": eagle3("qwen3", (1, 2, 4), 500_000, hidden_size=160, intermediate_size=448),
     "deepseek-mtp": lesson("deepseek", "mtp", 3, 1_200_000, {}, Sizes(reads=192, width=192)),
     "glm-mtp": lesson("glm", "mtp", 3, 500_000, {}, Sizes(reads=160, width=160)),
-    "mimo-mtp": lesson(
-        "mimo", "mtp_layers", 3, 900_000, {}, Sizes(reads=192, width=192, steps=3)
-    ),
+    "mimo-mtp": lesson("mimo", "mtp_layers", 3, 900_000, {}, Sizes(reads=192, width=192, steps=3)),
     "gemma4-assistant": lesson(
         "gemma4",
         ASSISTANT,
@@ -348,13 +347,10 @@ def build_net(target: Adapter, made: Lesson, covered: Tensor) -> DraftNet:
 
 @torch.no_grad()
 def begin_as_target(net: DraftNet, own: nn.Linear, target: Adapter, covered: Tensor) -> None:
-    """A head of its own begins as the target's, and reads what the target's reads: the last tap."""
+    """A head of its own begins as the target's; the taps speak of the token that is known."""
     head: Any = target.head
     own.weight.copy_(head.weight[covered])
-    part = net.steps[0]
-    part.norm.weight.copy_(target.decoder.norm.weight)
-    width = part.fc.out_features
-    part.fc.weight[:, -width:] = torch.eye(width)
+    net.steps[0].norm.weight.copy_(target.decoder.norm.weight)
 
 
 def build_assistant(target: Adapter, made: Lesson) -> PreTrainedModel:
