@@ -123,7 +123,7 @@ def commit_rows(state: State, gained: Tensor, accept_len: Tensor) -> Tensor:
 def commit(target: Target, state: State, kept_law: Tensor) -> None:
     """Keep the accepted prefix and one bonus token."""
     coins = verify_coins(state.seeds, state.seq_lens, NUM_COINS)  # [B, W + 1]
-    # shapes given: [B, W], [B], [B, W], the path's nodes, its length, its tokens
+    # [B, W], [B], [B, W], the path's nodes, its length, its tokens
     path, accept_len, gained = accept_sampled(
         state.guesses, state.parents, kept_law, coins, THRESHOLD_SINGLE, THRESHOLD_ACC
     )
@@ -163,7 +163,7 @@ def commit_narrow(
 ) -> None:
     """Keep the accepted prefix and one bonus token."""
     coins = verify_coins(state.seeds, state.seq_lens, NUM_COINS)  # [B, W + 1]
-    # shapes given: [B, w], [B], [B, w], the path's nodes, its length, its tokens
+    # [B, w], [B], [B, w], the path's nodes, its length, its tokens
     path, accept_len, gained = accept_sampled(
         guesses, parents, kept_law, coins, THRESHOLD_SINGLE, THRESHOLD_ACC
     )

@@ -1,0 +1,74 @@
+"""pico/frozen_kv_tree: the row ops of a step, fused.
+
+Generated beside step.py, whose functions of the same names say the same in torch. One program a
+request; every value below stays in registers, a request's row as a vector of BLOCK lanes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from specflow.kernels.rows_triton import accept_tree, hold, mask_rejected, take_last, take_path
+
+
+@triton.jit
+def commit_rows_kernel(
+    guesses_ptr,  # B, K
+    parents_ptr,  # B, K
+    verified_ptr,  # B, W
+    seq_lens_ptr,  # B
+    output_tokens_ptr,  # B, W, written
+    bonus_token_ptr,  # B, written
+    accept_len_ptr,  # B, written
+    path_out_ptr,  # B, W, written
+    starts_out_ptr,  # B, written
+    K: tl.constexpr,
+    W: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    lane = tl.arange(0, BLOCK)
+    guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
+    parents = tl.load(parents_ptr + row * K + lane, mask=lane < K, other=-1)
+    verified = tl.load(verified_ptr + row * W + lane, mask=lane < W, other=-1)
+    seq_lens = tl.load(seq_lens_ptr + row)
+    path, accept_len = accept_tree(guesses, parents, verified, lane, K)
+    gained = take_path(verified, path, lane)
+    starts = hold(seq_lens)
+    kept = mask_rejected(gained, accept_len, lane)
+    bonus = take_last(gained, accept_len, lane)
+    tl.store(output_tokens_ptr + row * W + lane, kept, mask=lane < W)
+    tl.store(bonus_token_ptr + row, bonus)
+    tl.store(accept_len_ptr + row, accept_len)
+    tl.store(seq_lens_ptr + row, seq_lens + accept_len)
+    tl.store(path_out_ptr + row * W + lane, path, mask=lane < W)
+    tl.store(starts_out_ptr + row, starts)
+
+
+def commit_rows(
+    state: Any, guesses: Tensor, parents: Tensor, verified: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Launch commit_rows_kernel, one program a request."""
+    rows = guesses.shape[0]
+    path = torch.empty(rows, 8, dtype=torch.int64, device=guesses.device)
+    starts = torch.empty(rows, dtype=torch.int64, device=guesses.device)
+    commit_rows_kernel[(rows,)](
+        guesses,
+        parents,
+        verified,
+        state.seq_lens,
+        state.output_tokens,
+        state.bonus_token,
+        state.accept_len,
+        path,
+        starts,
+        K=7,
+        W=8,
+        BLOCK=8,
+    )
+    return path, starts
