@@ -24,6 +24,11 @@ STEPS = 3
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 
 
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="module")
 def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
     return Shelf(tmp_path_factory.mktemp("drafts"))

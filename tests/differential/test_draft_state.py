@@ -6,6 +6,7 @@ chunks; values are near 1.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,7 @@ from specflow.models.lm import LanguageModel
 from specflow.pools import KVPool
 from specflow.session import Draws, Request, Session
 from tests.differential.tiny_drafts import CHUNK, VOCABULARY, Shelf, requests
+from tests.toys import tokens as decoded
 
 ATOL = RTOL = 1e-4
 
@@ -77,7 +79,7 @@ def begins(
     elif "first_law" in state:
         law = scattered(logits, ids, draws)
         near(state["first_law"], law[0])
-        coins = coins_of(truth, draws, recipe["draft.num_steps"])
+        coins = coins_of(truth, draws, recipe["verify.num_draft_tokens"] - 1)
         assert state["first_guess"] == pick(law, coins[:, 0])
     else:
         assert state["first_guess"] == ids[logits.argmax(-1)]
@@ -170,21 +172,25 @@ def check_of(made: Session) -> Check:
 
 
 def follow(made: Session, asked: list[Request]) -> tuple[int, set[int]]:
-    """Run requests, every row checked after every step; how many checks, and accept lengths."""
+    """Run requests; how many checks, and accept lengths.
+
+    Every row is checked after every step, and as it is admitted.
+    """
     checked, check, lengths = 0, check_of(made), set[int]()
     for request in asked:
         made.submit(request)
     while made.waiting or made.rows:
-        made.step()
-        for row, completion in enumerate(made.rows):
-            text = completion.request.tokens + completion.tokens
-            state = {n: t[row] for n, t in buffers(made.captured.state).items()}
-            assert (state["seq_lens"], state["bonus_token"]) == (len(text) - 1, text[-1])
-            truth = Truth.of(made.target, text, made.drafter.taps)
-            same_rows(made.pool, row, truth.pool, len(text) - 1)
-            check(made, row, truth, state, completion.request.draws)
-            lengths.add(completion.accept_lens[-1])
-            checked += 1
+        for act in (made._admit, made._decode):
+            act()
+            for row, completion in enumerate(made.rows):
+                text = completion.request.tokens + completion.tokens
+                state = {n: t[row] for n, t in buffers(made.captured.state).items()}
+                assert (state["seq_lens"], state["bonus_token"]) == (len(text) - 1, text[-1])
+                truth = Truth.of(made.target, text, made.drafter.taps)
+                same_rows(made.pool, row, truth.pool, len(text) - 1)
+                check(made, row, truth, state, completion.request.draws)
+                lengths |= set(completion.accept_lens)
+                checked += 1
     return checked, lengths
 
 
@@ -197,6 +203,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "eagle3": ("eagle3", CHAIN, {}),
     "eagle3_tree": ("eagle3", {"num_steps": 4, "topk": 2}, {"num_draft_tokens": 10}),
     "eagle3_normed": ("eagle3_normed", CHAIN, {}),
+    "eagle3_narrow": ("eagle3_narrow", {"num_steps": 2}, {}),
     "eagle3_speculators": ("eagle3_speculators", CHAIN, {}),
     "eagle3_speculators_tree": ("eagle3_speculators", {"num_steps": 3, "topk": 2}, {}),
     "mtp_deepseek": ("mtp_deepseek", CHAIN, {}),
@@ -250,6 +257,38 @@ def test_state_of_a_sampled_session_equals_a_recompute(name: str, shelf: Shelf) 
     checked, lengths = follow(made, asked)
     assert checked > 10
     assert len(lengths) > 1
+
+
+TIERS = {"adaptive": True, "adaptive_slots": [[1, [0, 1, 2, 4]]], "num_steps": 2}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("pair", ["eagle", "eagle3", "mtp_deepseek"])
+def test_state_equals_a_recompute_whatever_the_steps(
+    pair: str, temperature: float, shelf: Shelf
+) -> None:
+    """Steps that change from round to round, plain decoding among them, and what was said."""
+    sampling = {"temperature": temperature}
+    made = shelf.session(pair, 3, draft=TIERS, sampling=sampling)
+    turns = itertools.cycle((2, 0, 4, 0, 0, 1, 4, 2))
+    made.drafter.steps = lambda _rows: next(turns)
+    variants, launch = set[str](), made.captured.launch
+    made.captured.launch = lambda rows, variant, needed: (
+        variants.add(variant),
+        launch(rows, variant, needed),
+    )
+    asked = [
+        replace(r, draws=Draws(temperature=temperature, seed=i))
+        for i, r in enumerate(requests(5, 11))
+    ]
+    checked, lengths = follow(made, asked)
+    assert checked > 20
+    assert lengths >= {1, 2, 3}
+    assert variants == {"steps_0", "steps_1", "steps_2", "steps_4"}
+    if temperature == 0:
+        made = shelf.session(pair, 3, draft=TIERS)
+        made.drafter.steps = lambda _rows: next(turns)
+        assert decoded(made, asked) == shelf.plain(pair, asked)
 
 
 # -- the draft phase alone -------------------------------------------------------------------------
@@ -389,3 +428,89 @@ def walk(made: Session, before: KVPool, grown: list[Level], line: Tensor) -> int
             logits, state = window.decode_hidden(tokens, state, at)
         near(level.logits[rows, line[:, depth]], logits)
     return len(rows)
+
+
+Line = tuple[tuple[int, ...], float]  # tokens from the first guess on, and how likely they are
+BRANCHES, WIDTH = 3, 9
+
+
+class Forest:
+    """What a draft and its target are asked in one step, and the tree that has to come of it."""
+
+    def __init__(self, made: Session) -> None:
+        self.made, self.target = made, made.captured.target
+        self.first: Tensor | None = None  # the logits of the first guess, where no state holds it
+        self.grown: list[tuple[Tensor, Tensor]] = []  # tokens and logits of each level
+        self.verified: tuple[Tensor, Tensor] | None = None  # tokens, and whom each sees
+        self.ids = getattr(made.drafter.model, "to_target", None)
+        watch(made, self.watch)
+        made.captured.target = self
+
+    def window(self, *args: Any) -> Watched:
+        """What the step binds as its target."""
+        return Watched(self.target.window(*args), self.watch)
+
+    def watch(self, call: str, args: tuple[Any, ...], result: Any) -> None:
+        if result is None:
+            return
+        if call.startswith("grow"):
+            logits = result[0] if isinstance(result, tuple) else result
+            self.grown.append((args[0].clone(), logits))
+        elif call == "decode_hidden":
+            self.first = result[0]
+        elif call.startswith("verify_tree"):
+            self.verified = args[0], args[3]
+
+    def likely(self, logits: Tensor) -> list[tuple[int, float]]:
+        best = logits.softmax(-1).topk(BRANCHES)
+        words = best.indices if self.ids is None else self.ids[best.indices]
+        return list(zip(words.tolist(), best.values.tolist(), strict=True))
+
+    def expected(self, row: int, state: dict[str, Tensor]) -> set[tuple[int, ...]]:
+        """The likeliest lines of all that were offered, each level grown from the likeliest."""
+        if self.first is None:
+            begun = (state[name][row].tolist() for name in ("first_words", "first_scores"))
+            first = list(zip(*begun, strict=True))
+        else:
+            first = self.likely(self.first[row])
+        lanes: list[Line] = [((token,), chance) for token, chance in first]
+        offered = list(lanes)
+        for tokens, logits in self.grown:
+            assert tokens[row].tolist() == [path[-1] for path, _ in lanes]
+            said = [
+                ((*path, token), score * chance)
+                for (path, score), heard in zip(lanes, logits[row], strict=True)
+                for token, chance in self.likely(heard)
+            ]
+            offered += said
+            lanes = top(said, BRANCHES)
+        return {path for path, _ in top(offered, WIDTH - 1)}
+
+    def found(self, row: int) -> set[tuple[int, ...]]:
+        assert self.verified is not None
+        tokens, sees = (each[row] for each in self.verified)
+        return {tuple(tokens[sees[node]].tolist()[1:]) for node in range(1, WIDTH)}
+
+
+def top(offered: list[Line], count: int) -> list[Line]:
+    return sorted(offered, key=lambda line: -line[1])[:count]
+
+
+@pytest.mark.parametrize("pair", [*TREES, "assistant"])
+def test_the_tree_that_is_verified_is_the_likeliest(pair: str, shelf: Shelf) -> None:
+    """Out of what the draft said of each branch: who grows on, and who is verified under whom."""
+    draft, verify = {"topk": BRANCHES, "num_steps": 3}, {"num_draft_tokens": WIDTH}
+    made = shelf.session(pair, 3, draft=draft, verify=verify)
+    forest, compared = Forest(made), 0
+    for request in requests(4, 9):
+        made.submit(request)
+    while made.waiting or made.rows:
+        made._admit()
+        rows, whole = len(made.rows), buffers(made.captured.state)
+        state = {name: tensor[:rows].clone() for name, tensor in whole.items()}
+        forest.grown.clear()
+        made._decode()
+        for row in range(rows):
+            assert forest.found(row) == forest.expected(row, state)
+            compared += 1
+    assert compared > 10

@@ -181,42 +181,44 @@ def eagle(root: Path, *, bias: bool = True, embedding: bool = True, prefix: str 
 
 
 def eagle3_tensors(
-    stock: PreTrainedModel, covered: tuple[int, ...], taps: int
+    stock: PreTrainedModel, covered: tuple[int, ...], own: int = WIDTH
 ) -> dict[str, Tensor]:
     """An EAGLE3 draft whose attention looks at its own token, the block under `midlayer.`.
 
     Keys are queries, read off the embedding alone; so the row itself is likeliest to be attended.
+    A draft of another width than its target's has an embedding of its own: a part of the target's.
     """
     torch.manual_seed(6)
     heads, kv, width = (
         LLAMA[k] for k in ("num_attention_heads", "num_key_value_heads", "head_dim")
     )
-    turn = torch.linalg.qr(noise(WIDTH, WIDTH)).Q
-    said = torch.cat([turn, noise(WIDTH, WIDTH, scale=0.02)], dim=1)
-    seen = torch.cat([noise(WIDTH, WIDTH, scale=0.3), noise(WIDTH, WIDTH, scale=0.02)], dim=1)
+    turn = torch.linalg.qr(noise(kv * width, own)).Q
+    said = torch.cat([turn, noise(kv * width, own, scale=0.02)], dim=1)
+    seen = torch.cat([noise(kv * width, own, scale=0.3), noise(kv * width, own, scale=0.02)], dim=1)
 
     def grouped(weight: Tensor) -> Tensor:
         shape = (kv, heads // kv, width, weight.shape[-1])
         return weight.view(kv, 1, width, -1).expand(shape).reshape(heads * width, -1)
 
     back = grouped(turn).T * kv / heads  # what the heads have read, turned back
-    head = stock.get_output_embeddings().weight.detach()[list(covered)]
+    head = stock.get_output_embeddings().weight.detach()[list(covered), :own]
+    inner = SMALL["intermediate_size"]
     block = {
-        "input_layernorm.weight": near_one(WIDTH),
-        "hidden_norm.weight": near_one(WIDTH),
-        "self_attn.q_proj.weight": grouped(seen) + noise(heads * width, 2 * WIDTH, scale=0.02),
+        "input_layernorm.weight": near_one(own),
+        "hidden_norm.weight": near_one(own),
+        "self_attn.q_proj.weight": grouped(seen) + noise(heads * width, 2 * own, scale=0.02),
         "self_attn.k_proj.weight": seen,
         "self_attn.v_proj.weight": said,
         "self_attn.o_proj.weight": 3 * back + noise(*back.shape, scale=0.02),
-        "post_attention_layernorm.weight": near_one(WIDTH),
-        "mlp.gate_proj.weight": noise(SMALL["intermediate_size"], WIDTH),
-        "mlp.up_proj.weight": noise(SMALL["intermediate_size"], WIDTH),
-        "mlp.down_proj.weight": noise(WIDTH, SMALL["intermediate_size"]),
+        "post_attention_layernorm.weight": near_one(own),
+        "mlp.gate_proj.weight": noise(inner, own),
+        "mlp.up_proj.weight": noise(inner, own),
+        "mlp.down_proj.weight": noise(own, inner),
     }
     tensors = {f"midlayer.{name}": tensor for name, tensor in block.items()}
     tensors |= {
-        "fc.weight": noise(WIDTH, taps * WIDTH, scale=0.05),
-        "norm.weight": near_one(WIDTH),
+        "fc.weight": noise(own, len(TAPS) * WIDTH, scale=0.05),
+        "norm.weight": near_one(own),
         "lm_head.weight": head + noise(*head.shape, scale=0.02),
     }
     known = stock.config.vocab_size
@@ -224,6 +226,8 @@ def eagle3_tensors(
         ids = torch.tensor(covered)
         tensors["d2t"] = ids - torch.arange(len(covered))
         tensors["t2d"] = torch.isin(torch.arange(known), ids)
+    if own != WIDTH:
+        tensors["embed_tokens.weight"] = stock.get_input_embeddings().weight.detach()[:, :own]
     return tensors
 
 
@@ -234,11 +238,13 @@ def eagle3(
     """EAGLE3 as its authors publish it: a reduced head, taps named by the layer they leave."""
     stock, target = llama_target(root, vocab_size=size, gain=gain)
     ids = {"eagle_aux_hidden_state_layer_ids": [tap - 1 for tap in TAPS]}
-    config = LLAMA | {
+    config: dict[str, Any] = LLAMA | {
         "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama",
         "draft_vocab_size": len(covered), "eagle_config": ids | {"use_aux_hidden_state": True},
     } | flags  # fmt: skip
-    tensors = eagle3_tensors(stock, covered, len(TAPS))
+    tensors = eagle3_tensors(stock, covered, int(config["hidden_size"]))
+    if config["draft_vocab_size"] is None:  # the target's head serves
+        del tensors["lm_head.weight"]
     return Pair("EAGLE3", target, write(root / "draft", tensors, config), stock, 3)
 
 
@@ -247,7 +253,7 @@ def eagle3_speculators(root: Path) -> Pair:
     stock, target = llama_target(root, "qwen3_moe")
     tensors = {
         name.replace("midlayer.", "layers.0."): tensor
-        for name, tensor in eagle3_tensors(stock, COVERED, len(TAPS)).items()
+        for name, tensor in eagle3_tensors(stock, COVERED).items()
     }
     tensors["embed_tokens.weight"] = stock.get_input_embeddings().weight
     config = {
@@ -451,6 +457,8 @@ PAIRS: dict[str, Callable[[Path], Pair]] = {
     "eagle3": eagle3,
     "eagle3_normed": partial(eagle3, norm_output=True),
     "eagle3_whole": partial(eagle3, covered=tuple(range(VOCABULARY))),
+    "eagle3_headless": partial(eagle3, covered=tuple(range(VOCABULARY)), draft_vocab_size=None),
+    "eagle3_narrow": partial(eagle3, hidden_size=16),
     "eagle3_six": partial(eagle3, covered=(0, 2, 3, 5), size=6, gain=2.0),
     "eagle3_speculators": eagle3_speculators,
     "mtp_deepseek": partial(mtp, arch="deepseek_v3"),
