@@ -42,7 +42,9 @@ class CaptureSafe(TorchDispatchMode):
             raise HostSyncError(f"`{func}` cannot be captured")
         if name in INDEXING and any(_boolean(index) for index in args[1] if index is not None):
             raise HostSyncError(f"`{func}` with a boolean index cannot be captured")
-        return func(*args, **(kwargs or {}))
+        with self:  # in inference mode an op arrives whole: what it is made of has to be seen too
+            made = func.decompose(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {})) if made is NotImplemented else made
 
 
 def _boolean(index: torch.Tensor) -> bool:
