@@ -166,7 +166,7 @@ def test_an_assistant_grows_branches_that_do_not_see_each_other() -> None:
     _, hidden, _ = target.window(pool, 64).prefill(tokens[0])
     window, at, last = draft.window(pool, 64), torch.tensor([40]), hidden[:, -1]
     ids = torch.tensor([[5, 77, 900]])
-    logits, _ = window.grow_hidden(ids, last[:, None].expand(-1, 3, -1), at)
+    logits, _ = window.grow_frozen(ids, last[:, None].expand(-1, 3, -1), at)
     for branch in range(3):
         alone, _ = window.decode_hidden(ids[:, branch], last, at)
         torch.testing.assert_close(logits[:, branch], alone, atol=1e-4, rtol=1e-4)
