@@ -239,7 +239,7 @@ def mix(  # noqa: PLR0917 - what an attention is made of
             sink = sink.expand(rows, -1, -1, queries, 1).reshape(rows, key.shape[1], -1, 1)
             scores = torch.cat([scores, sink], dim=-1)
         shares = torch.softmax(scores, dim=-1)[..., : key.shape[2]]
-        mixed = torch.matmul(shares, value)
+        mixed = torch.matmul(shares.to(value.dtype), value)
     return mixed.reshape(rows, heads, queries, value.shape[-1])
 
 

@@ -455,7 +455,9 @@ def test_tokenizer_agrees_with_the_library(tmp_path: Path, beside: bool) -> None
 
 
 def test_embedded_tokenizers_agree_with_the_library() -> None:
-    for folder in facts.builtins().values():
+    targets = [f for f in facts.builtins().values() if (f / "tokenizer.json").is_file()]
+    assert len(targets) >= 5  # a draft network brings none
+    for folder in targets:
         ours, theirs = Tokenizer(folder), AutoTokenizer.from_pretrained(folder)
         assert ours.encode(WORDS) == theirs(WORDS).input_ids
         expected = theirs.apply_chat_template(CHAT, add_generation_prompt=True, tokenize=False)
