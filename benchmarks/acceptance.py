@@ -21,13 +21,14 @@ from statistics import mean
 import torch
 from loop import Quiet
 
-from specflow.execute import counted, decode, encode, make_session, plain_of
+from specflow.execute import decode, encode, make_session, plain_of
 from specflow.load import load
 from specflow.models.lm import LanguageModel
 from specflow.models.loading import open_model
 from specflow.models.tokenizer import Tokenizer
 from specflow.packs import find, root
 from specflow.prompts import Prompts, read
+from specflow.report import repeats
 from specflow.resolve import resolve
 
 PROMPTS = root() / "pico" / "prompts" / "code.jsonl"
@@ -70,9 +71,7 @@ class Measured:
 def measure(name: str, temperature: float, prompts: Prompts, new: int) -> Measured:
     """Decode all prompts with a recipe."""
     overrides = [f"sampling.temperature={temperature}", f"sampling.max_new_tokens={new}"]
-    if temperature > 0:
-        overrides.append("~verify.accept")
-    written = load(find(name), [o for o in overrides if o != "~verify.accept"])
+    written = load(find(name), overrides)
     recipe = resolve(written)
     folder = open_model(recipe.target.model)
     target, tokenizer = LanguageModel.load(folder, device="cpu", dtype="float32"), Tokenizer(folder)
@@ -93,7 +92,7 @@ def measure(name: str, temperature: float, prompts: Prompts, new: int) -> Measur
     return Measured(
         gained / steps,
         (min(each), max(each)),
-        mean(counted(c).loops for c in done.completions),
+        mean(repeats(c.tokens) for c in done.completions),
         drafts / steps,
         identical,
     )
