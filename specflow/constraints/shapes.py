@@ -191,6 +191,29 @@ def _adapts(r: ResolvedRecipe) -> bool:
     return "draft.adaptive" in r and bool(r["draft.adaptive"])
 
 
+@rule("SF016", "more-branches-than-words")
+def more_branches_than_words(r: ResolvedRecipe) -> Iterator[Finding]:
+    """A step keeps no more branches than the draft has words.
+
+    ## Why
+    The branches of a step are its likeliest words, each another one.
+
+    ## Example
+    A draft with a head of 8 rows, and `topk: 16`.
+
+    ## Fix
+    Lower `draft.topk`.
+    """
+    words = r.facts.net.vocab_size or r.facts["target"].vocab_size
+    if "draft.topk" in r and words and r["draft.topk"] > words:
+        yield Finding(
+            at="draft.topk",
+            message=f"{r['draft.topk']} branches a step, and the draft knows {words} words",
+            label=f"at most {words}",
+            help=f"lower `draft.topk` to {words} or less",
+        )
+
+
 @rule("SF053", "adaptive-steps-on-tree")
 def adaptive_steps_on_tree(r: ResolvedRecipe) -> Iterator[Finding]:
     """Adaptive steps belong to a chain.

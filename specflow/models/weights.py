@@ -43,7 +43,7 @@ def load_draft(
     tensors = {n: t for n, t in _read(ours, where).items() if n not in UNREAD}
     tensors = pack_experts(tensors)
     net = DraftNet(*described(form, tensors, said), target, layer_config(said))
-    fill(net, tensors, files[0].parent)
+    fill(net, tensors, files[0].parent, ours)
     net = (
         net.to(device=target.device, dtype=target.dtype).eval().requires_grad_(requires_grad=False)
     )
@@ -105,26 +105,31 @@ def pack_experts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return out
 
 
-def fill(net: DraftNet, tensors: Mapping[str, Tensor], folder: Path) -> None:
+def fill(
+    net: DraftNet, tensors: Mapping[str, Tensor], folder: Path, published: Mapping[str, str]
+) -> None:
     """Put the tensors in their places; RuntimeFault lists what is missing, left over or misshapen.
 
+    published  our name -> the checkpoint's own, by which a finding calls a tensor it holds
     A head or an embedding that the network shares with its target is a copy, and is dropped.
     """
     wanted = net.state_dict()
     shared = {"lm_head.weight", "embed_tokens.weight"} - wanted.keys()
     given = {n: t for n, t in tensors.items() if n not in shared}
     _refuse("missing weights,", sorted(wanted.keys() - given.keys()), folder)
-    _refuse("weights nothing reads,", sorted(given.keys() - wanted.keys()), folder)
+    unread = sorted(published.get(n, n) for n in given.keys() - wanted.keys())
+    _refuse("weights nothing reads,", unread, folder)
     misshapen = [
-        f"{n} {list(given[n].shape)} instead of {list(wanted[n].shape)}"
+        f"{published.get(n, n)} {list(given[n].shape)} instead of {list(wanted[n].shape)}"
         for n in sorted(wanted)
         if given[n].shape != wanted[n].shape
     ]
     _refuse("weights of another shape,", misshapen, folder)
     with foreign(f"`{folder}` does not load"):
         net.load_state_dict({n: given[n].to(wanted[n].dtype) for n in wanted})
-    for name, weight in net.named_parameters():
+    for ours, weight in net.named_parameters():
         if not torch.isfinite(weight).all():
+            name = published.get(ours, ours)
             raise RuntimeFault(f"`{name}` of `{folder}` holds a number that is not finite; {OTHER}")
 
 
