@@ -116,11 +116,12 @@ def fill(
     wanted = net.state_dict()
     shared = {"lm_head.weight", "embed_tokens.weight"} - wanted.keys()
     given = {n: t for n, t in tensors.items() if n not in shared}
-    _refuse("missing weights,", sorted(wanted.keys() - given.keys()), folder)
-    unread = sorted(published.get(n, n) for n in given.keys() - wanted.keys())
+    missing = sorted(called(n, published) for n in wanted.keys() - given.keys())
+    _refuse("missing weights,", missing, folder)
+    unread = sorted(called(n, published) for n in given.keys() - wanted.keys())
     _refuse("weights nothing reads,", unread, folder)
     misshapen = [
-        f"{published.get(n, n)} {list(given[n].shape)} instead of {list(wanted[n].shape)}"
+        f"{called(n, published)} {list(given[n].shape)} instead of {list(wanted[n].shape)}"
         for n in sorted(wanted)
         if given[n].shape != wanted[n].shape
     ]
@@ -129,8 +130,20 @@ def fill(
         net.load_state_dict({n: given[n].to(wanted[n].dtype) for n in wanted})
     for ours, weight in net.named_parameters():
         if not torch.isfinite(weight).all():
-            name = published.get(ours, ours)
+            name = called(ours, published)
             raise RuntimeFault(f"`{name}` of `{folder}` holds a number that is not finite; {OTHER}")
+
+
+def called(name: str, published: Mapping[str, str]) -> str:
+    """Our name as the checkpoint has it, or would have it beside the tensors of the same block."""
+    if name in published:
+        return published[name]
+    step, block, rest = name.partition(".block.")
+    for ours, theirs in published.items():
+        prefix, _, end = ours.partition(".block.")
+        if block and end and prefix == step and theirs.endswith(end):
+            return theirs.removesuffix(end) + rest
+    return name
 
 
 def _names(file: Path) -> list[str]:

@@ -337,7 +337,7 @@ def poison(name: str) -> Callable[[dict[str, Tensor]], None]:
 EXPERT = r"model\.layers\.2\.mlp\.experts\.{}\..+"
 BROKEN: dict[str, tuple[str, Callable[[dict[str, Tensor]], None], str]] = {
     "missing": ("eagle", drop(r"layers\.0\.mlp\.up_proj\.weight"),
-                r"missing weights, `steps\.0\.block\.mlp\.up_proj\.weight`"),
+                r"missing weights, `layers\.0\.mlp\.up_proj\.weight`"),
     "missing norm": ("eagle3", drop(r"norm\.weight"), r"missing weights, `steps\.0\.norm\.weight`"),
     "missing bundled": ("mtp_deepseek", drop(r"model\.layers\.2\.hnorm\.weight"),
                         r"missing weights, `steps\.0\.hidden_norm\.weight`"),
@@ -346,16 +346,16 @@ BROKEN: dict[str, tuple[str, Callable[[dict[str, Tensor]], None], str]] = {
     "unknown": ("eagle", put("layers.1.mlp.up_proj.weight", 2, 2),
                 r"weights nothing reads, `layers\.1\.mlp\.up_proj\.weight`"),
     "unknown part": ("eagle3", put("midlayer.mlp.extra.weight", 2),
-                     r"weights nothing reads, `steps\.0\.block\.mlp\.extra\.weight`"),
+                     r"weights nothing reads, `midlayer\.mlp\.extra\.weight`"),
     "unknown norm": ("eagle", put("layers.0.input_layernorm.weight", WIDTH),
-                     r"weights nothing reads, `steps\.0\.block\.input_layernorm\.weight`"),
+                     r"weights nothing reads, `layers\.0\.input_layernorm\.weight`"),
     "unknown bundled": ("mtp_glm4_moe", put("model.layers.2.mlp.extra.weight", 2),
-                        r"weights nothing reads, `steps\.0\.block\.mlp\.extra\.weight`"),
+                        r"weights nothing reads, `model\.layers\.2\.mlp\.extra\.weight`"),
     "misshapen": ("eagle", put("layers.0.mlp.up_proj.weight", 7, WIDTH),
-                  r"shape, `steps\.0\.block\.mlp\.up_proj\.weight \[7, 32\] instead of \[48, 32\]"),
+                  r"shape, `layers\.0\.mlp\.up_proj\.weight \[7, 32\] instead of \[48, 32\]"),
     "misshapen bundled": ("mtp_layers", put("model.mtp.layers.2.enorm.weight", 5),
-                          r"`steps\.2\.embed_norm\.weight \[5\] instead of \[32\]`"),
-    "poisoned": ("eagle3", poison("fc.weight"), r"`steps\.0\.fc\.weight` .* is not finite"),
+                          r"`model\.mtp\.layers\.2\.enorm\.weight \[5\] instead of \[32\]`"),
+    "poisoned": ("eagle3", poison("fc.weight"), r"`fc\.weight` .* is not finite"),
 }  # fmt: skip
 
 
@@ -374,7 +374,10 @@ def test_a_broken_draft_is_refused(name: str, shelf: Shelf, tmp_path: Path) -> N
     [
         ("1", r"expert 1 of `steps\.0\.block\.mlp\.experts` has no weights"),
         (r"1\.up_proj", r"expert 1 of `steps\.0\.block\.mlp\.experts` has no weights"),
-        ("last", r"another shape, `steps\.0\.block\.mlp\.experts\.down_proj \[\d"),
+        (
+            "last",
+            r"another shape, `(model\.layers\.2|mtp\.layers\.0)\.mlp\.experts\.down_proj \[\d",
+        ),
     ],
 )
 def test_experts_with_a_gap_are_refused(
