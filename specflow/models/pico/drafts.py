@@ -13,7 +13,7 @@ import argparse
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,11 +72,15 @@ LLAMA = {
 
 @dataclass(frozen=True)
 class Lesson:
-    """How one draft is made; of its plan, `teacher` is the target and `family` the format."""
+    """How one draft is made; of its plan, `teacher` is the target and `family` the format.
+
+    kept  tokens that its head ships, of those it learned; 0 keeps them all
+    """
 
     plan: Plan
     passes: int
     sizes: Sizes = field(default_factory=lambda: Sizes(reads=0, width=0))
+    kept: int = 0
 
 
 def lesson(
@@ -87,22 +91,24 @@ def lesson(
     return Lesson(plan, passes, sizes)
 
 
-def eagle3(target: str, taps: tuple[int, ...], tokens: int, **shape: int) -> Lesson:
-    """An EAGLE3 draft with half the vocabulary; its config names layers by what they put out."""
+def eagle3(
+    target: str, taps: tuple[int, ...], tokens: int, *, kept: int = 0, **shape: int
+) -> Lesson:
+    """An EAGLE3 draft with part of the vocabulary; its config names layers by what they put out."""
     # The embedding reaches the state by attention alone, so there are heads enough to carry it.
     config = LLAMA | {"num_attention_heads": 8, "num_key_value_heads": 8} | shape
     width = int(str(config["hidden_size"]))
     named = {
         "architectures": ["LlamaForCausalLMEagle3"],
         **config,
-        "draft_vocab_size": DRAFT_VOCABULARY,
+        "draft_vocab_size": kept or DRAFT_VOCABULARY,
         "eagle_config": {
             formats.TAP_KEY: [tap - 1 for tap in taps],
             "use_aux_hidden_state": True,
         },
     }
     sizes = Sizes(reads=len(taps) * width, width=width, vocab=DRAFT_VOCABULARY, mapped=True)
-    return lesson(target, "eagle3", 4, tokens, named, sizes)
+    return replace(lesson(target, "eagle3", 4, tokens, named, sizes), kept=kept)
 
 
 def taps_of(made: Lesson) -> tuple[int, ...]:
@@ -120,7 +126,7 @@ LESSONS = {
         {"architectures": ["LlamaForCausalLM"], **LLAMA, "bias": False},
         Sizes(reads=256, width=256),
     ),
-    "llama-eagle3": eagle3("llama", (1, 2, 4), 1_400_000),
+    "llama-eagle3": eagle3("llama", (1, 2, 4), 1_400_000, kept=1216),
     "deepseek-eagle3": eagle3(
         "deepseek", (1, 2, 3), 500_000, hidden_size=192, intermediate_size=512
     ),
@@ -389,6 +395,15 @@ def publish(net: DraftNet, form: str, covered: Tensor) -> dict[str, Tensor]:
     return {name: tensor.clone().contiguous() for name, tensor in found.items()}
 
 
+def keep(tensors: dict[str, Tensor], covered: Tensor, kept: Tensor) -> Tensor:
+    """Cut a reduced head to the tokens kept, in place; a row of it knows nothing of the others."""
+    rows = torch.searchsorted(covered, kept)
+    tensors["lm_head.weight"] = tensors["lm_head.weight"][rows].clone()
+    tensors["d2t"] = kept - torch.arange(kept.numel())
+    tensors["t2d"] = torch.zeros_like(tensors["t2d"]).index_fill_(0, kept, value=True)
+    return kept
+
+
 def unpack_experts(name: str, tensor: Tensor) -> dict[str, Tensor]:
     """A tensor of all experts as one for each, the others as they are."""
     base, kind = name.rpartition(".")[::2]
@@ -519,6 +534,8 @@ def trained_net(
     loss = partial(loss_of, partial(unroll_net, net, made.passes), target, taps, covered)
     spent = run(net, loss, made.plan, tokens, work / name)
     tensors = publish(net, form.name, covered)
+    if made.kept:
+        covered = keep(tensors, covered, frequent(tokens, made.kept, target.vocab_size))
     folder = host if form.bundled else HERE / name
     if form.bundled:
         merge(folder, tensors, form, target.layers)
