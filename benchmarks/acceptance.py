@@ -30,6 +30,7 @@ from specflow.packs import find, root
 from specflow.prompts import Prompts, read
 from specflow.report import repeats
 from specflow.resolve import resolve
+from specflow.session import Session
 
 PROMPTS = root() / "pico" / "prompts" / "code.jsonl"
 # Recipe, and what the table says of its shape.
@@ -77,10 +78,9 @@ def measure(name: str, temperature: float, prompts: Prompts, new: int) -> Measur
     target, tokenizer = LanguageModel.load(folder, device="cpu", dtype="float32"), Tokenizer(folder)
     requests, _ = encode(prompts, tokenizer, recipe)
     session = make_session(recipe, target, tokenizer)
-    before = [model.forwards for model in session.drafter.models()]
+    counts = count_forwards(session)
     done = decode(session, requests, Quiet(), None)
     steps = sum(len(c.accept_lens) for c in done.completions)
-    drafts = sum(m.forwards - b for m, b in zip(session.drafter.models(), before, strict=True))
     each = [mean(c.accept_lens) for c in done.completions if c.accept_lens]
     gained = sum(sum(c.accept_lens) for c in done.completions)
     identical = None
@@ -93,9 +93,23 @@ def measure(name: str, temperature: float, prompts: Prompts, new: int) -> Measur
         gained / steps,
         (min(each), max(each)),
         mean(repeats(c.tokens) for c in done.completions),
-        drafts / steps,
+        mean(counts),
         identical,
     )
+
+
+def count_forwards(session: Session) -> list[int]:
+    """Draft forwards of each step the session will launch; those of a prompt are no step's."""
+    counts: list[int] = []
+    launch, models = session.captured.launch, session.drafter.models()
+
+    def counted(rows: int, variant: str, needed: int) -> None:
+        before = sum(model.forwards for model in models)
+        launch(rows, variant, needed)
+        counts.append(sum(model.forwards for model in models) - before)
+
+    session.captured.launch = counted  # type: ignore[method-assign]
+    return counts
 
 
 def row(name: str, shape: str, greedy: Measured, drawn: Measured) -> str:

@@ -138,6 +138,11 @@ def execute(
 def notes_of(recipe: ResolvedRecipe, refused: int) -> list[str]:
     """What a reader of the report has to know; what a recipe allows is told all the same."""
     notes = [f"{f.name}: {f.message}" for f in recipe.findings]
+    notes += [
+        f"`{entry.value}` stands in for the recipe's own {path.partition('.')[0]}"
+        for path in ("target.model", "draft.model")
+        if path in recipe and (entry := recipe.ledger[path]).because.startswith("stand_in=")
+    ]
     if lossy(recipe) and not any("favours" in note for note in notes):
         notes.append("a threshold below 1 favours guesses: the output is not the target's")
     if refused:

@@ -130,8 +130,15 @@ def _speculate(
         name,
         *phases,
         width=positions,
-        doc=f"{'all' if guess.w == 'W' else guess.steps or 'a few'} guesses are verified",
+        doc=_verified(guess),
     )
+
+
+def _verified(guess: Guess) -> str:
+    """How much of what was guessed a captured step verifies, in words."""
+    if guess.steps == 1:
+        return "1 guess is verified"
+    return f"{'all' if guess.w == 'W' else guess.steps or 'a few'} guesses are verified"
 
 
 def _along_the_path(gained: Gained, shown: Value | None, guess: Guess, p: PhaseBuilder) -> Gained:

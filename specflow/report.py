@@ -103,8 +103,11 @@ def _ratio(numerator: float, denominator: float) -> float:
     return numerator / denominator if denominator else 0.0
 
 
-def _by_position(counted: Sequence[Counted], guesses: int) -> dict[str, list[float]]:
-    """For chains: how often each position's guess held, of all made, and given the last held."""
+def _by_position(counted: Sequence[Counted], guesses: int) -> dict[str, list[float | None]]:
+    """For chains: how often each position's guess held, of all made, and given the last held.
+
+    None where no guess was ever made there.
+    """
     made, held, reached = [0] * guesses, [0] * guesses, [0] * guesses
     for completion in counted:
         for length, drafted in zip(completion.accept_lens, completion.drafted, strict=True):
@@ -113,8 +116,8 @@ def _by_position(counted: Sequence[Counted], guesses: int) -> dict[str, list[flo
                 reached[i] += i < length
                 held[i] += i < length - 1
     return {
-        "accept_rate_at": [_ratio(h, m) for h, m in zip(held, made, strict=True)],
-        "cond_accept_rate_at": [_ratio(h, r) for h, r in zip(held, reached, strict=True)],
+        "accept_rate_at": [h / m if m else None for h, m in zip(held, made, strict=True)],
+        "cond_accept_rate_at": [h / r if r else None for h, r in zip(held, reached, strict=True)],
     }
 
 
@@ -164,7 +167,7 @@ def table(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         rows.append(
             (
                 "accept rate at 1, 2, ..",
-                " ".join(f"{x:.2f}" for x in report["accept_rate_at"]),
+                " ".join("-" if x is None else f"{x:.2f}" for x in report["accept_rate_at"]),
                 "guess held / guess made, by position",
             )
         )

@@ -29,7 +29,7 @@ from specflow.rules import diagnose
 from specflow.spans import Span
 from specflow.stages import COMMITS, DRAFTS, VERIFIES, Table
 from specflow.stages.base import Derived, DraftStage, Missing
-from specflow.tables import ALIASES, alias_of, look_up
+from specflow.tables import ALIASES, ENGINE_NAMES, MADE_FOR, alias_of, look_up
 
 TOP = ("recipe", "extends", "allow", *BLOCKS)
 # Keys of a block that are no fields of its stage: axes, and the small model of `--stand-in`.
@@ -215,8 +215,13 @@ class _Resolution:
         message = f"`{key}: {written}` does not go with {draft.name}"
         offer = "leave it out, or write " + " or ".join(f"`{v}`" for v in fits)
         problem = self.facts["draft"].problem
+        form = self.facts.net.format
         if problem is not None:  # a name may mean another draft once its checkpoint is read
             offer = f"{problem.message}: {problem.help}"
+        elif form in MADE_FOR and draft.formats and form not in draft.formats:
+            offer = (
+                f"the checkpoint is made for {MADE_FOR[form]}: write `algorithm: {MADE_FOR[form]}`"
+            )
         at = self.recipe.places.get("draft.algorithm")
         also = (Label(at.value, draft.doc),) if at else ()
         label = f"expected {' or '.join(fits)}"
@@ -286,7 +291,9 @@ class _Resolution:
             if made["draft"] is None:
                 return Entry(path, 1, Origin.DERIVED, "unknown while the draft has findings")
             count = draft.guesses(made["draft"].model_dump())
-            return None if count is None else Entry(path, count + 1, Origin.DERIVED, "guesses + 1")
+            tree = self.ledger["verify.shape"].value == "tree"
+            because = "up to 7 candidates + 1" if tree else "guesses + 1"
+            return None if count is None else Entry(path, count + 1, Origin.DERIVED, because)
         if path == "verify.accept":
             return self._accept(path, draft, made)
         name = path.removeprefix("draft.")
@@ -377,6 +384,9 @@ class _Resolution:
         ]
         if others:
             message += f"; it is one of {', '.join(others)}"
+        elsewhere = ENGINE_NAMES.get(name.replace("-", "_").lstrip("_")) or _home_of(name, block)
+        if elsewhere:
+            message += f"; here it is `{elsewhere}`"
         offer = (
             "did you mean " + " or ".join(f"`{n}`" for n in near) + "?"
             if near
@@ -442,6 +452,15 @@ def _kind(value: Any) -> str:
 def _wanted(said: str) -> str:
     """Pydantic's sentence as the end of ours."""
     return said.replace("Input should be", "expected").replace("a valid tuple", "a list")
+
+
+def _home_of(name: str, block: str) -> str:
+    """The block that has a field or an axis of that name, where it is another one."""
+    homes: dict[str, set[str]] = {key: set(axes) for key, axes in AXES.items()}
+    homes["sampling"], homes["run"] = set(SamplingFields.model_fields), set(RunFields.model_fields)
+    homes["verify"] |= {f for n in VERIFIES.names() for f in VERIFIES[n].fields.model_fields}
+    found = [key for key, names in homes.items() if name in names and key != block]
+    return f"{found[0]}.{name}" if len(found) == 1 else ""
 
 
 def _whose(block: str, fields: type[Fields]) -> str:

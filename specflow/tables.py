@@ -39,6 +39,21 @@ def alias_of(name: str, draft: str) -> Alias | None:
     return next(fits, None)
 
 
+# What other engines call our fields.
+ENGINE_NAMES: dict[str, str] = {
+    "speculative_algorithm": "draft.algorithm",
+    "speculative_draft_model_path": "draft.model",
+    "speculative_draft_model": "draft.model",
+    "speculative_num_steps": "draft.num_steps",
+    "speculative_eagle_topk": "draft.topk",
+    "speculative_num_draft_tokens": "verify.num_draft_tokens",
+    "speculative_adaptive": "draft.adaptive",
+    "num_speculative_tokens": "draft.num_steps",
+    "method": "draft.algorithm",
+    "model_path": "target.model",
+    "max_running_requests": "run.batch_size",
+}
+
 # The draft that a network of each format is made for.
 MADE_FOR: dict[str, str] = {
     "eagle": "EAGLE",

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from specflow.explain import columns
+from specflow.explain import columns, spelled
 from specflow.report import table
 from specflow.session import Session
 
@@ -75,7 +75,8 @@ class Progress:
         out.print(
             f"[bold]{escape(made['recipe'])}[/bold]  {report['prompts']['count']} "
             f"{'prompt' if report['prompts']['count'] == 1 else 'prompts'}, "
-            f"{report['totals']['completion_tokens']} tokens, {made['run']['dtype']} on "
+            f"{report['totals']['completion_tokens']} tokens, "
+            f"{escape(spelled(made['target']['model']))} in {made['run']['dtype']} on "
             f"{report['environment']['device']}, batch {made['run']['batch_size']}"
         )
         for line in columns(table(report)):

@@ -233,7 +233,8 @@ def _axes(graph: StepGraph, recipe: ResolvedRecipe) -> list[tuple[str, str, str]
 def _cost(graph: StepGraph, recipe: ResolvedRecipe) -> str:
     draft = DRAFTS[recipe.stages[0]].cost(recipe.draft)
     width = recipe["verify.num_draft_tokens"]
-    widths = " or ".join(str(v.width) for v in graph.variants)
+    counts = sorted({v.width for v in graph.variants})
+    widths = f"{counts[0]} to {width}" if len(counts) > 3 else " or ".join(map(str, counts[::-1]))
     return f"{draft}, 1 target forward of {widths} position{'s' if width > 1 else ''}"
 
 
@@ -243,7 +244,10 @@ def _legend(graph: StepGraph, recipe: ResolvedRecipe) -> str:
     if width > 1:
         said.append(f"K = {width - 1} guesses")
     said.append(f"W = {width} verified positions")
-    few = next((v.width for v in graph.variants if 1 < v.width < width), 0)
+    few = next((v.width for v in graph.variants if v.name == "narrow"), 0)
+    steps = sorted(c.count for c in graph.constants if c.name.startswith("STEPS_") and c.value)
+    if steps:
+        said.append(f"K{steps[0]} and W{steps[0]} of a step with {steps[0]} guesses and so on")
     if few:
         said.append(f"k = {few - 1} and w = {few} in a narrow step")
     letters = {d for b in graph.buffers for d in map(str, b.shape)}

@@ -191,7 +191,7 @@ def _adapts(r: ResolvedRecipe) -> bool:
     return "draft.adaptive" in r and bool(r["draft.adaptive"])
 
 
-@rule("SF016", "more-branches-than-words")
+@rule("SF018", "more-branches-than-words")
 def more_branches_than_words(r: ResolvedRecipe) -> Iterator[Finding]:
     """A step keeps no more branches than the draft has words.
 

@@ -224,7 +224,11 @@ def own_layer(facts: Facts) -> Derived | Missing:
     offer = "name a draft as `draft.model`"
     if not target.mtp_layers:
         message = f"`draft.model` is not written, and `{target.model}` holds no MTP layer"
-        return Missing(message, offer)
+        return Missing(
+            message,
+            "NEXTN is for targets with an MTP layer: name a draft as `draft.model` under EAGLE or "
+            "EAGLE3, or write NGRAM, which needs none",
+        )
     declared = f"{target.mtp_layers} MTP layer{'s' if target.mtp_layers > 1 else ''}"
     message = f"the config of `{target.model}` declares {declared}, and its weights hold none"
     return Missing(message, f"download the whole checkpoint, or {offer}")

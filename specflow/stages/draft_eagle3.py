@@ -107,6 +107,8 @@ def tap_count_mismatch(r: ResolvedRecipe) -> Iterator[Finding]:
     """
     net, taps, width = r.facts.net, _asked(r), r.facts["target"].hidden_size
     known = net.tap_count and net.tap_count * width == net.reads_width
+    if net.tap_count > r.facts["target"].layers or net.hidden_size != width:
+        return  # a draft of another width: that is the finding
     if not taps or not known or len(taps) == net.tap_count:
         return
     yield Finding(

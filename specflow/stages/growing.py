@@ -93,6 +93,9 @@ def reach(draft: Any) -> int:
 
 def cost(draft: Any) -> str:
     """The forwards of a step, for the head of the module."""
+    if getattr(draft, "adaptive", False):
+        most = guesses(draft.model_dump())
+        return f"0 to {most - 1} draft forwards, as acceptance asks for, and 1 extend"
     rows = f" of {draft.topk} branches" if draft.topk > 1 else ""
     count = draft.num_steps - 1
     return f"{count} draft forward{'s' if count != 1 else ''}{rows} and 1 extend"

@@ -50,7 +50,7 @@ def agreeing(
         for i in range(width - 1):
             if torch.rand((), generator=generator) < share:
                 guesses[row, i] = verified[row, int(parents[row, i])]
-    for name, made in (("guesses", guesses), ("parents", parents)):
+    for name, made in (("guesses", guesses), ("words_ahead", guesses), ("parents", parents)):
         if hasattr(state, name) and getattr(state, name).shape == made.shape:
             getattr(state, name).copy_(made)
     # What the rules that draw hand over: tokens, and a length of any size.

@@ -37,7 +37,7 @@ from specflow.kernels import (
 )
 from specflow.models.protocols import Draft, Target
 
-NUM_DRAFT_TOKENS = 8  # verify.num_draft_tokens, derived: guesses + 1
+NUM_DRAFT_TOKENS = 8  # verify.num_draft_tokens, derived: up to 7 candidates + 1
 NUM_STEPS = 3  # draft.num_steps, user: nextn.yaml:9:14
 TOPK = 3  # draft.topk, user: nextn_tree.yaml:6:9
 HIDDEN_SIZE = 192  # what a draft step hands to the next

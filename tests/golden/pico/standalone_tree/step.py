@@ -36,7 +36,7 @@ from specflow.kernels import (
 )
 from specflow.models.protocols import Draft, Target
 
-NUM_DRAFT_TOKENS = 8  # verify.num_draft_tokens, derived: guesses + 1
+NUM_DRAFT_TOKENS = 8  # verify.num_draft_tokens, derived: up to 7 candidates + 1
 NUM_STEPS = 3  # draft.num_steps, user: standalone_tree.yaml:10:14
 TOPK = 3  # draft.topk, user: standalone_tree.yaml:11:9
 
