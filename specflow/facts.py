@@ -36,6 +36,7 @@ PICO = Path(__file__).parent / "models" / "pico"
 MOSTLY = 0.98  # share of tokens that a GGUF and a folder of one model agree on
 SIDE_TABLES = re.compile(r"(model\.)?(d2t|t2d|masked_embedding\.token_ordering)")
 TEXT_KEYS = ("text_config", "transformer_layer_config")
+MOST_LAYERS = 4096
 MTP_KEYS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
 CAUSAL_LM = "causal_lm"
 FOR_ANOTHER = "name a draft that was made for this target"
@@ -317,6 +318,8 @@ def _faults(
 ) -> Iterator[str]:
     """What does not hold together, the cause of others first."""
     name, vocab, head = source.model, target.vocab_size, facts.vocab_size
+    if facts.norm_before_fc:
+        yield f"`{name}` norms what it reads before `fc`, which specflow's own engine does not"
     if facts.has_map:
         yield from _map_faults(name, vocab, facts, ours)
     elif vocab and head not in (0, vocab):
@@ -408,6 +411,9 @@ def _folder(model: str, folder: Path) -> ModelFacts:
     number = partial(whole_number, model)
     nothing: tuple[tuple[Path, ...], dict[str, Tensor]] = ((), {})
     (files, tensors), problem = guarded(model, lambda: _weights(model, folder), nothing)
+    layers = number(text, "num_hidden_layers")
+    if layers > MOST_LAYERS:
+        raise Refused(f"config.json of `{model}` says {layers} layers", AGAIN)
     return ModelFacts(
         model,
         folder,
@@ -419,7 +425,7 @@ def _folder(model: str, folder: Path) -> ModelFacts:
         no_float=next(filter(None, map(_odd, tensors.items())), None),
         model_type=str(said.get("model_type") or ""),
         hidden_size=number(text, "hidden_size"),
-        layers=number(text, "num_hidden_layers"),
+        layers=layers,
         layer_types=tuple(map(str, kinds)) if isinstance(kinds, list) else (),
         mtp_layers=next((n for c in (text, said) for k in MTP_KEYS if (n := number(c, k))), 0),
         tensors=tensors,

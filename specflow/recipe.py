@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, MaxLen, MinLen
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
 from specflow.diagnostics import Diagnostic
 from specflow.facts import Facts
@@ -31,6 +31,14 @@ def _pairs(value: Any) -> Any:
     return [(int(key) if str(key).isdecimal() else key, each) for key, each in value.items()]
 
 
+def _distinct(slots: tuple[tuple[int, Any], ...]) -> tuple[tuple[int, Any], ...]:
+    """No batch size has two slots: one of them would be ignored."""
+    sizes = [size for size, _ in slots]
+    if len(set(sizes)) < len(sizes):
+        raise ValueError("expected each batch size once")
+    return slots
+
+
 Counts = Annotated[
     tuple[Annotated[int, Strict(), Ge(0), Le(63)], ...], Strict(strict=False), MinLen(1)
 ]
@@ -41,6 +49,7 @@ Slots = Annotated[
     Strict(strict=False),
     MinLen(1),
     BeforeValidator(_pairs),
+    AfterValidator(_distinct),
 ]
 Layers = Annotated[
     tuple[Annotated[int, Strict(), Ge(0)], ...], Strict(strict=False), MinLen(1), MaxLen(16)

@@ -180,6 +180,8 @@ def draft_vocabulary_mismatch(r: ResolvedRecipe) -> Iterator[Finding]:
     Name a draft that was made for this target.
     """
     target, net = r.facts["target"], network(r)
+    if CAUSAL_LM in DRAFTS[r.stages[0]].formats and r.facts.net.format == CAUSAL_LM:
+        net = r.facts.net  # a guess is an id, and so is what is judged by the draft's law
     rows, known = net.embed_rows, target.vocab_size
     if not rows or not known or rows == known or net.problem is not None:
         return

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from specflow import facts
+from specflow.errors import RuntimeFault
 from specflow.formats import HIDDEN, TAPS, named
 from specflow.models.adaptive import Adaptive
 from specflow.models.assistant import Assistant, AssistantWindow
@@ -25,6 +26,21 @@ def open_net(recipe: ResolvedRecipe, target: LanguageModel) -> DraftModel:
     return load_draft(found.weights, form, dict(found.config), target.adapter)
 
 
+def fit_taps(taps: tuple[int, ...], model: DraftModel) -> None:
+    """Stop where the target has no such layers, or the draft reads another number of them."""
+    target, reads = model.net.target, model.net.sizes.reads
+    way_out = "name a draft that was made for this target, or write its `draft.taps`"
+    if max(taps) > target.layers:
+        raise RuntimeFault(
+            f"tap {max(taps)} is none of the target's {target.layers} layers; {way_out}"
+        )
+    width = int(target.config.hidden_size)
+    if len(taps) * width != reads:
+        raise RuntimeFault(
+            f"{len(taps)} taps of {width} are not the {reads} that the draft reads; {way_out}"
+        )
+
+
 class HiddenDrafter:
     """One draft layer with a KV of its own: row p pairs token p + 1 with what was shown at p."""
 
@@ -35,6 +51,8 @@ class HiddenDrafter:
         self.guesses = recipe["verify.num_draft_tokens"] - 1
         self.shows = model.net.net.reads
         self.taps: tuple[int, ...] = recipe["draft.taps"] if self.shows == TAPS else ()
+        if self.taps:
+            fit_taps(self.taps, model)
         adapts = recipe["draft.adaptive"]
         slots = recipe["draft.adaptive_slots"] if adapts else ((1, (self.guesses,)),)
         self.adaptive = Adaptive(slots, recipe["draft.num_steps"])

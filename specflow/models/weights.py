@@ -24,6 +24,7 @@ from specflow.models.loading import OTHER, foreign
 from specflow.models.nets import DraftModel, DraftNet, Sizes
 
 EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(gate|up|down)_proj\.weight")
+STORED = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 UNREAD = {"t2d"}  # the inverse of d2t, read by training only
 
 
@@ -41,8 +42,9 @@ def load_draft(
     if not form.bundled:
         _refuse("weights nothing reads,", leftovers(where, form, layers), files[0].parent)
     tensors = {n: t for n, t in _read(ours, where).items() if n not in UNREAD}
-    tensors = pack_experts(tensors)
-    net = DraftNet(*described(form, tensors, said), target, layer_config(said))
+    with foreign(f"the draft in `{files[0].parent}` does not fit its config.json"):
+        tensors = pack_experts(tensors)
+        net = DraftNet(*described(form, tensors, said), target, layer_config(said))
     fill(net, tensors, files[0].parent, ours)
     net = (
         net.to(device=target.device, dtype=target.dtype).eval().requires_grad_(requires_grad=False)
@@ -95,7 +97,10 @@ def pack_experts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         else:
             found.setdefault(match[1], {})[int(match[2]), match[3]] = tensor
     for prefix, parts in found.items():
-        count = range(1 + max(expert for expert, _ in parts))
+        most = max(expert for expert, _ in parts)
+        if most >= len(parts):  # each of them has at least one weight
+            raise RuntimeFault(f"`{prefix}` names an expert {most} and lacks others; {OTHER}")
+        count = range(1 + most)
         missing = [(e, k) for e in count for k in ("gate", "up", "down") if (e, k) not in parts]
         if missing:
             raise RuntimeFault(f"expert {missing[0][0]} of `{prefix}` has no weights; {OTHER}")
@@ -126,6 +131,12 @@ def fill(
         if given[n].shape != wanted[n].shape
     ]
     _refuse("weights of another shape,", misshapen, folder)
+    odd = [
+        f"{called(n, published)} as {str(given[n].dtype).removeprefix('torch.')}"
+        for n in sorted(wanted)
+        if wanted[n].is_floating_point() and given[n].dtype not in STORED
+    ]
+    _refuse("weights that are no plain floats,", odd, folder)
     with foreign(f"`{folder}` does not load"):
         net.load_state_dict({n: given[n].to(wanted[n].dtype) for n in wanted})
     for ours, weight in net.named_parameters():

@@ -27,6 +27,7 @@ class EagleFields(Fields):
     model: str = field(
         "The draft: folder of a checkpoint, or builtin:NAME.",
         derive="the target's own checkpoint, where it holds an MTP layer",
+        min_length=1,
     )
     num_steps: int = field(
         "Tokens guessed on one path; the first is free.", table="CHAIN_SHAPES", ge=1, le=63

@@ -11,7 +11,7 @@ from specflow.graph import Builder
 from specflow.provenance import Origin
 from specflow.recipe import Fields, Layers, ResolvedRecipe, Slots, field
 from specflow.rules import Finding, rule
-from specflow.stages.base import Axes, Derived, DraftStage, Guess, said
+from specflow.stages.base import Axes, Derived, DraftStage, Guess, Missing, said
 from specflow.stages.growing import (
     BY_HIDDEN,
     adaptive,
@@ -136,11 +136,16 @@ def _usual(r: ResolvedRecipe) -> str:
     return f"write the {r.facts.net.tap_count or 3} layers that the draft was trained on"
 
 
-def default_taps(facts: Facts) -> Derived:
+def default_taps(facts: Facts) -> Derived | Missing:
     """The layers the draft was trained on, or else a low, a middle and a high one."""
     if facts.net.taps:
         return Derived(facts.net.taps, "the draft's config", Origin.CHECKPOINT)
     layers = facts["target"].layers
+    if not layers and facts["target"].problem is None:
+        message = f"`draft.taps` is not written, and how many layers `{facts['target'].model}` has"
+        return Missing(
+            f"{message} is not told by its header", "write the taps that the draft was trained on"
+        )
     taps = (min(2, layers), layers // 2, max(layers - 3, 0))
     return Derived(taps, f"[2, L/2, L-3] with L = {layers}")
 

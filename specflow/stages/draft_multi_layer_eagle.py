@@ -24,6 +24,7 @@ class MultiLayerEagleFields(Fields):
     model: str = field(
         "The draft: folder of a checkpoint, or builtin:NAME.",
         derive="the target's own checkpoint, where it holds an MTP layer",
+        min_length=1,
     )
     num_steps: int = field(
         "Tokens guessed, each by a layer of its own.", derive="the draft's layers", ge=1, le=63

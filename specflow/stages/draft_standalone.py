@@ -14,7 +14,9 @@ from specflow.stages.growing import Forward, Steps, chain, constants, guesses, r
 class StandaloneFields(Fields):
     """What a recipe may say about a draft model."""
 
-    model: str = field("The draft: folder of a checkpoint, a GGUF file, or builtin:NAME.")
+    model: str = field(
+        "The draft: folder of a checkpoint, a GGUF file, or builtin:NAME.", min_length=1
+    )
     num_steps: int = field(
         "Tokens guessed on one path, one draft forward each.", table="CHAIN_SHAPES", ge=1, le=63
     )

@@ -187,6 +187,8 @@ def adaptive(
     """A chain of as many steps as acceptance pays for: a captured step for each number of them."""
     slots = recipe["draft.adaptive_slots"]
     choices = sorted({count for _, counts in slots for count in counts}, reverse=True)
+    if len(choices) == 1:  # nothing to choose from
+        return chain(recipe, b, steps, drawn, shows=shows)
     doc = "On the host: let the acceptance of the last steps say how many to take."
     with b.phase("choose", "draft", doc, model="draft", place="host") as p:
         lens = state(b, "seq_lens")
