@@ -338,7 +338,7 @@ class _Resolution:
 
     def _judge(self, resolved: ResolvedRecipe) -> ResolvedRecipe:
         """Hold the whole recipe to every rule; errors stop it, warnings stay with it."""
-        known = rules()
+        known = rules() if self.recipe.allow else rules(resolved.stages[0])
         warnings = {r.code for r in known if r.severity is Severity.WARNING}
         useless = tuple(sorted(self.recipe.allow - warnings))
         resolved = replace(resolved, useless_allow=useless)

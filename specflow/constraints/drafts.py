@@ -57,10 +57,11 @@ def holder(r: ResolvedRecipe) -> str:
 
 def network(r: ResolvedRecipe) -> DraftFacts:
     """The draft network that is run; one of no format where none is, or none can be told."""
-    stage, net = DRAFTS[r.stages[0]], r.facts.net
-    if not stage.formats or net.format == CAUSAL_LM or _is_the_target(stage, net):
+    stage = DRAFTS[r.stages[0]]
+    if not stage.formats:  # nothing to tell from tensors, which takes a while
         return DraftFacts()
-    return net
+    net = r.facts.net
+    return DraftFacts() if net.format == CAUSAL_LM or _is_the_target(stage, net) else net
 
 
 def _is_the_target(stage: DraftStage, net: DraftFacts) -> bool:
@@ -285,8 +286,11 @@ def foreign_draft(r: ResolvedRecipe) -> Iterator[Finding]:
     ## Fix
     Write the algorithm that the finding offers, or name another draft.
     """
-    stage, net = DRAFTS[r.stages[0]], r.facts.net
-    if not stage.formats or net.format in stage.formats or _is_the_target(stage, net):
+    stage = DRAFTS[r.stages[0]]
+    if not stage.formats:
+        return
+    net = r.facts.net
+    if net.format in stage.formats or _is_the_target(stage, net):
         return
     if not net.format:
         yield from _unknown_draft(r, stage)

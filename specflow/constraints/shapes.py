@@ -204,8 +204,10 @@ def more_branches_than_words(r: ResolvedRecipe) -> Iterator[Finding]:
     ## Fix
     Lower `draft.topk`.
     """
+    if "draft.topk" not in r:
+        return
     words = r.facts.net.vocab_size or r.facts["target"].vocab_size
-    if "draft.topk" in r and words and r["draft.topk"] > words:
+    if words and r["draft.topk"] > words:
         yield Finding(
             at="draft.topk",
             message=f"{r['draft.topk']} branches a step, and the draft knows {words} words",
