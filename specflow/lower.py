@@ -67,11 +67,11 @@ def build(recipe: ResolvedRecipe) -> StepGraph:
     guess = draft.lower(recipe, b, accept.laws)
     stages = (verify, accept, commit)
     if guess.tokens is None:
-        _one_position(recipe, b, accept, "", "plain")
+        _one_position(recipe, b, guess, stages, "", "plain")
     elif guess.fewer:
         for each in (guess, *guess.fewer):
             if each.tokens is None:
-                _plainly(recipe, b, each, stages)
+                _one_position(recipe, b, each, stages, "_0", "steps_0")
             else:
                 _speculate(recipe, b, each, stages, f"_{each.steps}")
     else:
@@ -79,7 +79,7 @@ def build(recipe: ResolvedRecipe) -> StepGraph:
         if guess.narrow is not None:
             _speculate(recipe, b, _narrow(guess, b), stages, "_narrow")
         if any(p.choice for p in b.phases):
-            _one_position(recipe, b, accept, "_single", "single")
+            _one_position(recipe, b, Guess(), stages, "_single", "single")
     if commit.host is not None:
         commit.host(b)
     return b.done()
@@ -164,55 +164,37 @@ def _narrow(guess: Guess, b: Builder) -> Guess:
     return Guess(tokens=few[0], parents=parents, phases=("narrow",), padded=True)
 
 
-def _plainly(recipe: ResolvedRecipe, b: Builder, guess: Guess, stages: Stages) -> None:
-    """Plain decoding beside a draft that stays where the target is (serial.md §6.13, S = 0)."""
+def _one_position(
+    recipe: ResolvedRecipe, b: Builder, guess: Guess, stages: Stages, suffix: str, name: str
+) -> None:
+    """Plain decoding; a draft that runs on the device stays where the target is (§6.13, S = 0)."""
     _, accept, commit = stages
+    goes_on = commit.extend is not None
     doc = "Ask the target what follows the bonus token."
-    with b.phase("verify_0", "verify", doc, model="target") as p:
+    with b.phase(f"verify{suffix}", "verify", doc, model="target") as p:
         tokens = p.op("column", state(b, "bonus_token"), out="tokens", shape=("B", 1))
         logits, shown = ask("verify", (tokens, state(b, "seq_lens")), guess, p, b, width="1")
         judged = accept.judge(logits, recipe, p, b)
         p.give(*filter(None, (judged, shown)))
-    with b.phase("commit_0", "commit", "Gain one token.") as p:
-        lens, note = state(b, "seq_lens"), "where the verified window begins"
-        token = accept.single(p.take(judged), p, b)
-        hidden = shown and p.take(shown)
-        starts = p.op("hold", lens, out="starts", shape=("B",), note=note)
-        _gain_one(token, p, b)
-        p.give(*filter(None, (token, hidden, starts)))
-    phases = ["verify_0", "commit_0"]
-    if commit.extend is not None:
-        length = state(b, "accept_len")
-        gained = Gained(tokens=token, accept_len=length, hidden=hidden, starts=starts)
-        phases.append(commit.extend(gained, guess, b, "_0"))
-    b.variant("steps_0", *phases, width=1, doc="one position is verified")
-
-
-def _gain_one(token: Value, p: PhaseBuilder, b: Builder) -> None:
-    """One token [B, 1] is the output, and the next bonus token."""
-    width = b.constants["NUM_DRAFT_TOKENS"]
-    kept = p.op("widen", token, width, out="kept", shape=("B", "W")) if width.count > 1 else token
-    p.store(state(b, "output_tokens"), kept)
-    bonus = p.op("first", token, out="bonus", shape=("B",))
-    p.store(state(b, "bonus_token"), bonus)
-    p.store(state(b, "accept_len"), 1)
-    p.store(state(b, "seq_lens"), 1, "add")
-
-
-def _one_position(
-    recipe: ResolvedRecipe, b: Builder, accept: AcceptStage, suffix: str, name: str
-) -> None:
-    """Plain decoding: verify the bonus token alone and gain one token."""
-    with b.phase(
-        f"verify{suffix}", "verify", "Ask the target what follows the bonus token.", model="target"
-    ) as p:
-        tokens = p.op("column", state(b, "bonus_token"), out="tokens", shape=("B", 1))
-        logits = p.op(
-            "verify", tokens, state(b, "seq_lens"), out="logits", shape=("B", 1, "V"), dtype="float"
-        )
-        judged = accept.judge(logits, recipe, p, b)
-        p.give(judged)
     with b.phase(f"commit{suffix}", "commit", "Gain one token.") as p:
         token = accept.single(p.take(judged), p, b)
-        _gain_one(token, p, b)
-    b.variant(name, f"verify{suffix}", f"commit{suffix}", width=1, doc="one position is verified")
+        if goes_on:
+            note = "where the verified window begins"
+            starts = p.op("hold", state(b, "seq_lens"), out="starts", shape=("B",), note=note)
+            hidden = shown and p.take(shown)
+        width = b.constants["NUM_DRAFT_TOKENS"]
+        kept = (
+            p.op("widen", token, width, out="kept", shape=("B", "W")) if width.count > 1 else token
+        )
+        p.store(state(b, "output_tokens"), kept)
+        bonus = p.op("first", token, out="bonus", shape=("B",))
+        p.store(state(b, "bonus_token"), bonus)
+        p.store(state(b, "accept_len"), 1)
+        p.store(state(b, "seq_lens"), 1, "add")
+        if goes_on:
+            p.give(*filter(None, (token, hidden, starts)))
+    phases = [f"verify{suffix}", f"commit{suffix}"]
+    if commit.extend is not None:
+        gained = Gained(token, state(b, "accept_len"), hidden=hidden, starts=starts)
+        phases.append(commit.extend(gained, guess, b, suffix))
+    b.variant(name, *phases, width=1, doc="one position is verified")

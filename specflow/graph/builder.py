@@ -27,7 +27,7 @@ from specflow.graph.ir import (
 
 @dataclass
 class _Carried:
-    """A loop value while its loop is being written."""
+    """A loop value while its loop is being written; one that no turn reads has no name yet."""
 
     name: str
     start: Value
@@ -42,26 +42,11 @@ class _Carried:
 
 
 @dataclass
-class _Gathered:
-    """What each turn of a loop puts into a list, while the loop is being written."""
-
-    start: Value
-    collected: str
-    next: Value | None = None
-
-    @property
-    def all(self) -> Value:
-        """The list: the start, then every turn's value."""
-        return Value(self.collected, self.start.shape, self.start.dtype)
-
-
-@dataclass
 class Loop:
     """A loop while it is being written."""
 
     index: Value
     carried: list[_Carried] = field(default_factory=list)
-    gathered: list[_Gathered] = field(default_factory=list)
 
     def carry(self, start: Value, collected: str = "") -> _Carried:
         """Hand a value from turn to turn, beginning with `start`; keep all in a list if named."""
@@ -69,10 +54,10 @@ class Loop:
         self.carried.append(kept)
         return kept
 
-    def gather(self, start: Value, collected: str) -> _Gathered:
+    def gather(self, start: Value, collected: str) -> _Carried:
         """Put what each turn makes into a list that begins with `start`; no turn reads it."""
-        kept = _Gathered(start, collected)
-        self.gathered.append(kept)
+        kept = _Carried("", start, start, collected)
+        self.carried.append(kept)
         return kept
 
 
@@ -128,16 +113,14 @@ class PhaseBuilder:
         yield loop
         body, self._body = tuple(self._body), None
         carries = []
-        for kept in loop.carried:
+        for kept in sorted(loop.carried, key=lambda each: not each.name):
             if kept.next is None:
                 raise CompileError(
-                    f"`{kept.name}` is carried by a loop that never sets its next value"
+                    f"`{kept.name or kept.collected}` is carried by a loop that never sets its "
+                    "next value"
                 )
-            carries.append(Carry(kept.name, kept.start, kept.next, kept.collected))
-        for each in loop.gathered:
-            if each.next is None:
-                raise CompileError(f"`{each.collected}` gathers nothing")
-            carries.append(Carry(each.next.name, each.start, each.next, each.collected))
+            name = kept.name or kept.next.name
+            carries.append(Carry(name, kept.start, kept.next, kept.collected))
         self._nodes.append(Repeat(index, first, times, tuple(carries), body))
 
     def give(self, *values: Value) -> None:

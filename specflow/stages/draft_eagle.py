@@ -9,16 +9,7 @@ from specflow.formats import HIDDEN
 from specflow.graph import Builder
 from specflow.recipe import Fields, ResolvedRecipe, Slots, field
 from specflow.stages.base import Axes, DraftStage, Guess, own_layer
-from specflow.stages.growing import (
-    BY_HIDDEN,
-    adaptive,
-    chain,
-    constants,
-    cost,
-    guesses,
-    reach,
-    tree,
-)
+from specflow.stages.growing import BY_HIDDEN, by_recipe, constants, cost, guesses, reach
 
 
 class EagleFields(Fields):
@@ -44,13 +35,9 @@ class EagleFields(Fields):
 
 
 def lower(recipe: ResolvedRecipe, b: Builder, drawn: bool) -> Guess:
-    """A chain of likeliest or drawn tokens, or a tree of likely ones."""
+    """A row pairs a token with the target's hidden state before it."""
     constants(recipe, b, recipe.facts.net.hidden_size)
-    if recipe.axes.shape == "tree":
-        return tree(recipe, b, BY_HIDDEN, shows=HIDDEN)
-    if recipe["draft.adaptive"]:
-        return adaptive(recipe, b, BY_HIDDEN, drawn, shows=HIDDEN)
-    return chain(recipe, b, BY_HIDDEN, drawn, shows=HIDDEN)
+    return by_recipe(recipe, b, BY_HIDDEN, drawn, shows=HIDDEN)
 
 
 EAGLE = DraftStage(

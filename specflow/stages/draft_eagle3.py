@@ -12,16 +12,7 @@ from specflow.provenance import Origin
 from specflow.recipe import Fields, Layers, ResolvedRecipe, Slots, field
 from specflow.rules import Finding, rule
 from specflow.stages.base import Axes, Derived, DraftStage, Guess, Missing, said
-from specflow.stages.growing import (
-    BY_HIDDEN,
-    adaptive,
-    chain,
-    constants,
-    cost,
-    guesses,
-    reach,
-    tree,
-)
+from specflow.stages.growing import BY_HIDDEN, by_recipe, constants, cost, guesses, reach
 
 
 class Eagle3Fields(Fields):
@@ -151,14 +142,10 @@ def default_taps(facts: Facts) -> Derived | Missing:
 
 
 def lower(recipe: ResolvedRecipe, b: Builder, drawn: bool) -> Guess:
-    """A chain of likeliest or drawn tokens, or a tree of likely ones."""
+    """A row pairs a token with the target's taps before it."""
     constants(recipe, b, recipe.facts.net.hidden_size)
     b.constant("TAPS", recipe["draft.taps"], said(recipe, "draft.taps"))
-    if recipe.axes.shape == "tree":
-        return tree(recipe, b, BY_HIDDEN, shows=TAPS)
-    if recipe["draft.adaptive"]:
-        return adaptive(recipe, b, BY_HIDDEN, drawn, shows=TAPS)
-    return chain(recipe, b, BY_HIDDEN, drawn, shows=TAPS)
+    return by_recipe(recipe, b, BY_HIDDEN, drawn, shows=TAPS)
 
 
 EAGLE3 = DraftStage(

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from specflow.errors import CompileError
 from specflow.formats import HIDDEN
 from specflow.graph import Builder, Operand, PhaseBuilder, Value
 from specflow.recipe import Fields, ResolvedRecipe, field
 from specflow.rules import Finding, rule
 from specflow.stages.base import Axes, DraftStage, Guess, state
-from specflow.stages.growing import Forward, Steps, chain, constants, guesses, tree
+from specflow.stages.growing import Forward, Steps, by_recipe, constants, guesses, there
 
 
 class FrozenKvMtpFields(Fields):
@@ -60,10 +59,8 @@ def decode(
     p: PhaseBuilder, b: Builder, token: Operand, hidden: Operand | None, _step: Operand
 ) -> Forward:
     """Every query stands at the last committed position: nothing is written."""
-    if hidden is None:
-        raise CompileError("an assistant steps without a hidden state")
     outs = (Value("logits", ("B", "V"), "float"), Value("hidden", ("B", "H"), "float"))
-    p.ops("decode_hidden", token, hidden, state(b, "seq_lens"), outs=outs)
+    p.ops("decode_hidden", token, there(hidden), state(b, "seq_lens"), outs=outs)
     return outs
 
 
@@ -76,10 +73,8 @@ def grow(
     _level: Operand,
 ) -> Forward:
     """The branches of a level; each line lives in its hidden state alone."""
-    if hidden is None:
-        raise CompileError("an assistant steps without a hidden state")
     outs = (Value("logits", ("B", "T", "V"), "float"), Value("grown", ("B", "T", "H"), "float"))
-    p.ops("grow_frozen", tokens, hidden, state(b, "seq_lens"), outs=outs)
+    p.ops("grow_frozen", tokens, there(hidden), state(b, "seq_lens"), outs=outs)
     return outs
 
 
@@ -89,9 +84,7 @@ STEPS = Steps(decode, grow, start, lanes=False)
 def lower(recipe: ResolvedRecipe, b: Builder, drawn: bool) -> Guess:
     """As many forwards as guesses on a path: no commit leaves a guess to begin with."""
     constants(recipe, b, recipe.facts.net.hidden_size)
-    if recipe.axes.shape == "tree":
-        return tree(recipe, b, STEPS, shows=HIDDEN)
-    return chain(recipe, b, STEPS, drawn, shows=HIDDEN)
+    return by_recipe(recipe, b, STEPS, drawn, shows=HIDDEN)
 
 
 def cost(draft: Any) -> str:

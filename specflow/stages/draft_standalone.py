@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from specflow.errors import CompileError
 from specflow.graph import Builder, Operand, PhaseBuilder, Value
 from specflow.recipe import Fields, ResolvedRecipe, field
 from specflow.stages.base import Axes, DraftStage, Guess, state
-from specflow.stages.growing import Forward, Steps, chain, constants, guesses, reach, tree
+from specflow.stages.growing import Forward, Steps, by_recipe, constants, guesses, reach, there
 
 
 class StandaloneFields(Fields):
@@ -53,11 +52,11 @@ def grow(
     level: Operand,
 ) -> Forward:
     """The branches of a level, after the bonus token, whose KV the last extend wrote."""
-    if sees is None:
-        raise CompileError("branches with KV of their own grow without knowing whom they see")
     root = p.op("beyond", state(b, "seq_lens"), out="root", shape=("B",))
     shape = ("B", "T", "V")
-    return p.op("grow", tokens, root, sees, level, out="logits", shape=shape, dtype="float"), None
+    return p.op(
+        "grow", tokens, root, there(sees), level, out="logits", shape=shape, dtype="float"
+    ), None
 
 
 CATCHING_UP = Steps(decode, grow, catch_up, hidden=False)
@@ -67,10 +66,8 @@ EXTENDED = Steps(decode, grow, hidden=False)
 def lower(recipe: ResolvedRecipe, b: Builder, drawn: bool) -> Guess:
     """A chain of likeliest or drawn tokens, or a tree of likely ones."""
     constants(recipe, b)
-    if recipe.axes.shape == "tree":
-        return tree(recipe, b, EXTENDED)
     steps = CATCHING_UP if recipe.axes.draft_state == "catch_up" else EXTENDED
-    return chain(recipe, b, steps, drawn)
+    return by_recipe(recipe, b, steps, drawn)
 
 
 def cost(draft: Any) -> str:

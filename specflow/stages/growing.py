@@ -43,7 +43,7 @@ def decode_hidden(
     """A token and where the draft stands; its row is the position before the token (§6.1)."""
     at = p.op("standing", state(b, "seq_lens"), step, out="position", shape=("B",))
     outs = (Value("logits", ("B", "V"), "float"), Value("hidden", ("B", "H"), "float"))
-    p.ops("decode_hidden", token, _there(hidden), at, outs=outs)
+    p.ops("decode_hidden", token, there(hidden), at, outs=outs)
     return outs
 
 
@@ -57,12 +57,13 @@ def grow_hidden(
 ) -> Forward:
     """The branches of a level, each beside where its own line stands."""
     outs = (Value("logits", ("B", "T", "V"), "float"), Value("grown", ("B", "T", "H"), "float"))
-    operands = (tokens, _there(hidden), state(b, "seq_lens"), _there(sees), level)
+    operands = (tokens, there(hidden), state(b, "seq_lens"), there(sees), level)
     p.ops("grow_hidden", *operands, outs=outs)
     return outs
 
 
-def _there(value: Value | None) -> Value:
+def there(value: Operand | None) -> Operand:
+    """What a step reads, which its draft has to carry."""
     if value is None:
         raise CompileError("a draft steps without what it reads")
     return value
@@ -106,11 +107,16 @@ def seeds(recipe: ResolvedRecipe, drawn: bool) -> Seeds:
     return Seeds(recipe["draft.topk"], drawn, recipe.facts.net.has_map)
 
 
+def adapts(recipe: ResolvedRecipe) -> bool:
+    """Whether acceptance decides how many steps are taken."""
+    return "draft.adaptive" in recipe and bool(recipe["draft.adaptive"])
+
+
 def constants(recipe: ResolvedRecipe, b: Builder, width: int = 0) -> Constant:
     """The numbers of a draft by name; the number of its steps."""
-    adapts = "draft.adaptive" in recipe and recipe["draft.adaptive"]
-    path = "draft.adaptive_slots" if adapts else "draft.num_steps"
-    most = guesses(recipe.draft.model_dump()) if adapts else recipe["draft.num_steps"]
+    adaptive_steps = adapts(recipe)
+    path = "draft.adaptive_slots" if adaptive_steps else "draft.num_steps"
+    most = guesses(recipe.draft.model_dump()) if adaptive_steps else recipe["draft.num_steps"]
     steps = b.constant("NUM_STEPS", most, said(recipe, path))
     if recipe["draft.topk"] > 1:
         b.constant("TOPK", recipe["draft.topk"], said(recipe, "draft.topk"))
@@ -179,6 +185,17 @@ def chain(
             proposed = p.op("stack", laws.all, out="proposed", shape=shape, dtype="float")
         p.give(*filter(None, (tokens, proposed)))
     return Guess(tokens=tokens, laws=proposed, phases=(name,), shows=shows, seeds=left)
+
+
+def by_recipe(
+    recipe: ResolvedRecipe, b: Builder, steps: Steps, drawn: bool, *, shows: str = ""
+) -> Guess:
+    """A tree of likely tokens, or a chain of likeliest or drawn ones, as the recipe says."""
+    if recipe.axes.shape == "tree":
+        return tree(recipe, b, steps, shows=shows)
+    if adapts(recipe):
+        return adaptive(recipe, b, steps, drawn, shows=shows)
+    return chain(recipe, b, steps, drawn, shows=shows)
 
 
 def adaptive(
