@@ -30,9 +30,10 @@ from specflow.models import loading
 from specflow.models.drafters import DRAFTERS
 from specflow.models.lm import LanguageModel
 from specflow.models.tokenizer import Tokenizer
+from specflow.provenance import Entry
 from specflow.recipe import Recipe, ResolvedRecipe, dump
 from specflow.report import Counted, Report, Timed
-from specflow.resolve import resolve
+from specflow.resolve import STAND_IN, resolve
 from specflow.session import Completion, Draws, Request, Session, reach
 from specflow.stages import ACCEPTS
 from specflow.tables import PLAIN
@@ -135,13 +136,18 @@ def execute(
     return Outcome(report, tuple(findings), tuple(done.completions), stopped)
 
 
+def named_as(entry: Entry) -> str:
+    """The key that a value in force was written under, where somebody wrote it."""
+    return entry.place.key.text if entry.place is not None and entry.place.key is not None else ""
+
+
 def notes_of(recipe: ResolvedRecipe, refused: int) -> list[str]:
     """What a reader of the report has to know; what a recipe allows is told all the same."""
     notes = [f"{f.name}: {f.message}" for f in recipe.findings]
     notes += [
         f"`{entry.value}` stands in for the recipe's own {path.partition('.')[0]}"
         for path in ("target.model", "draft.model")
-        if path in recipe and (entry := recipe.ledger[path]).because.startswith("stand_in=")
+        if path in recipe and named_as(entry := recipe.ledger[path]) == STAND_IN
     ]
     if lossy(recipe) and not any("favours" in note for note in notes):
         notes.append("a threshold below 1 favours guesses: the output is not the target's")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from specflow.capture import CapturedStep, buffers
 from specflow.errors import RuntimeFault
 from specflow.kernels import filter_law, law_of, pick, verify_coins
-from specflow.models.beginning import First
+from specflow.models.beginning import First, row
 from specflow.models.drafters import Drafter
 from specflow.models.lm import LanguageModel
 from specflow.pools import KVPool
@@ -179,14 +180,12 @@ class Session:
         if draws.temperature == 0:
             return int(logits.argmax(-1))
 
-        def row(value: float, dtype: torch.dtype) -> Tensor:
-            return torch.tensor([value], dtype=dtype, device=logits.device)
-
-        law = law_of(logits[:, None], row(draws.temperature, torch.float32))
+        whole = partial(row, dtype=torch.int64, like=logits)
+        part = partial(row, dtype=torch.float32, like=logits)
+        law = law_of(logits[:, None], part(draws.temperature))
         if self.recipe.sampling.cuts:
-            top_p, min_p = row(draws.top_p, torch.float32), row(draws.min_p, torch.float32)
-            law = filter_law(law, row(draws.top_k, torch.int64), top_p, min_p)
-        seed, at = row(draws.seed, torch.int64), row(len(request.tokens) - 1, torch.int64)
+            law = filter_law(law, whole(draws.top_k), part(draws.top_p), part(draws.min_p))
+        seed, at = whole(draws.seed), whole(len(request.tokens) - 1)
         return int(pick(law[:, 0], verify_coins(seed, at, 1)[:, 0]))
 
     # -- decoding ----------------------------------------------------------------------------------

@@ -49,6 +49,26 @@ class Assistant:
         return AssistantWindow(self, pool, extent)
 
 
+def run_assistant(
+    model: Any, read: Tensor, positions: Tensor, kept: dict[str, tuple[Tensor, Tensor]], step: Any
+) -> Tensor:
+    """Hidden states [B, q, A] of embeddings beside states [B, q, 2 * H], over the target's KV.
+
+    kept  keys and values of the target, by the kind of layer that reads them
+    """
+    out: Tensor = model.model(
+        input_ids=None,
+        inputs_embeds=model.pre_projection(read),
+        attention_mask=dict.fromkeys(kept),
+        position_ids=positions,
+        shared_kv_states=kept,
+        use_cache=False,
+        logits_to_keep=slice(None),  # as an int it would cut inputs that are not there
+        step=step,
+    ).last_hidden_state
+    return out
+
+
 def shared_layers(target: Adapter, pool: KVPool) -> dict[str, int]:
     """The last target layer of each kind that keeps keys and values of its own."""
     kinds = target.config.layer_types
@@ -87,16 +107,7 @@ class AssistantWindow:
             kind: self.pool.read(layer, rows, self.frame.extent)
             for kind, layer in self.model.layers.items()
         }
-        out = model.model(
-            input_ids=None,
-            inputs_embeds=model.pre_projection(torch.cat([embedded, hidden], dim=-1)),
-            attention_mask=dict.fromkeys(kept),
-            position_ids=positions,
-            shared_kv_states=kept,
-            use_cache=False,
-            logits_to_keep=slice(None),  # as an int it would cut inputs that are not there
-            step=step,
-        ).last_hidden_state
+        out = run_assistant(model, torch.cat([embedded, hidden], dim=-1), positions, kept, step)
         logits, carried = self._score(out), model.post_projection(out)
         self.model.forwards += 1
         self.model.forward_seconds += perf_counter() - began

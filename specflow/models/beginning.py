@@ -29,6 +29,11 @@ class First:
     temperature: float
 
 
+def row(value: float, dtype: torch.dtype, like: Tensor) -> Tensor:
+    """A setting of one request as a batch of one has it, [1], where `like` is."""
+    return torch.tensor([value], dtype=dtype, device=like.device)
+
+
 @dataclass(frozen=True)
 class Beginning:
     """How the logits after the first token become the first guess.
@@ -77,11 +82,7 @@ class Beginning:
         """Guess number `step` from logits [1, V], and the law [V] it was drawn from."""
         if not self.drawn:
             return int(ids(best_token(logits))), None
-
-        def row(value: float, dtype: torch.dtype) -> Tensor:
-            return torch.tensor([value], dtype=dtype, device=logits.device)
-
-        law = whole(law_of(logits, row(first.temperature, torch.float32)))
-        seed, at = row(first.seed, torch.int64), row(first.length, torch.int64)
+        law = whole(law_of(logits, row(first.temperature, torch.float32, logits)))
+        seed, at = row(first.seed, torch.int64, logits), row(first.length, torch.int64, logits)
         coins = draft_coins(seed, at, self.steps)
         return int(pick(law, coins[:, step])), law[0]

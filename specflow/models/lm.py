@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from specflow.errors import RuntimeFault
 from specflow.facts import token_ids
+from specflow.kernels import take_row
 from specflow.models.adapters import INSTEAD, Adapter, adapt, architecture_of
 from specflow.models.attention import Frame
 from specflow.models.loading import load_weights
@@ -119,7 +120,7 @@ class Window:
     @torch.inference_mode()
     def extend(self, tokens: Tensor, seq_lens: Tensor, accept_len: Tensor) -> Tensor:
         """Logits [B, V] after the first accept_len of tokens [B, W]; all are written."""
-        return self.model.score(row_of(self._chain(tokens, seq_lens)[0], accept_len))
+        return self.model.score(take_row(self._chain(tokens, seq_lens)[0], accept_len))
 
     @torch.inference_mode()
     def verify_tree(self, tokens: Tensor, seq_lens: Tensor, depths: Tensor, sees: Tensor) -> Tensor:
@@ -195,13 +196,7 @@ class Window:
         return self.model.forward(tokens, positions, step, taps)
 
 
-def row_of(hidden: Tensor, accept_len: Tensor) -> Tensor:
-    """Row accept_len - 1 of hidden states [B, W, H], as [B, H]."""
-    rows = (accept_len - 1)[:, None, None].expand(-1, 1, hidden.shape[-1])
-    return hidden.gather(1, rows)[:, 0]
-
-
-class _Probe:
+class Probe:
     """Stands in for the first step: learns what each layer keeps, and how far it sees."""
 
     def __init__(self, device: torch.device) -> None:
@@ -212,10 +207,12 @@ class _Probe:
     def update(
         self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
+        """Note what a layer would write."""
         self.shapes[layer] = LayerShape(keys.shape[1], keys.shape[-1], values.shape[-1])
         return keys, values
 
     def mask(self, window: int | None, _groups: int) -> Tensor:
+        """Note how far a layer sees."""
         self.windows.append(window)
         return self._nothing
 
@@ -223,7 +220,7 @@ class _Probe:
 @torch.inference_mode()
 def probe(model: LanguageModel) -> dict[int, LayerShape]:
     """What each layer keeps a position, from a forward of one token; no layer may bypass us."""
-    recorder = _Probe(model.device)
+    recorder = Probe(model.device)
     zero = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
     try:
         model.score(model.forward(zero, zero, recorder)[0])

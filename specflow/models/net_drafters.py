@@ -53,10 +53,9 @@ class HiddenDrafter:
         self.taps: tuple[int, ...] = recipe["draft.taps"] if self.shows == TAPS else ()
         if self.taps:
             fit_taps(self.taps, model)
-        adapts = recipe["draft.adaptive"]
-        slots = recipe["draft.adaptive_slots"] if adapts else ((1, (self.guesses,)),)
-        self.adaptive = Adaptive(slots, recipe["draft.num_steps"])
-        self.steps, self.observe = self.adaptive.steps, self.adaptive.observe
+        if recipe["draft.adaptive"]:  # the host phases of such a step ask for both
+            adaptive = Adaptive(recipe["draft.adaptive_slots"], recipe["draft.num_steps"])
+            self.steps, self.observe = adaptive.steps, adaptive.observe
 
     def bind(self, extent: int) -> DraftWindow:
         """The network over the first `extent` positions of its pool."""

@@ -17,10 +17,11 @@ from torch.nn import functional as F
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
 
 from specflow.formats import TAPS, Net
+from specflow.kernels import take_row
 from specflow.models.adapters import Adapter
 from specflow.models.attention import Frame
 from specflow.models.blocks import WideBlock, llama_block, llama_config, target_config
-from specflow.models.lm import row_of
+from specflow.models.lm import Probe
 from specflow.pools import KVPool, LayerShape
 
 
@@ -193,26 +194,12 @@ class DraftModel:
 
     @torch.inference_mode()
     def _probe(self) -> dict[int, LayerShape]:
-        shapes: dict[int, LayerShape] = {}
+        recorder = Probe(self.device)
         zero = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
         hidden = torch.zeros(1, 1, self.net.sizes.width, device=self.device, dtype=self.dtype)
         for index in range(self.net.sizes.steps):
-            self.net(zero, hidden, zero, _Probe(shapes, self.device), index)
-        return shapes
-
-
-class _Probe:
-    """Stands in for the first step: learns what each layer keeps."""
-
-    def __init__(self, shapes: dict[int, LayerShape], device: torch.device) -> None:
-        self.shapes, self._nothing = shapes, torch.zeros(1, 1, 1, 1, device=device)
-
-    def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> Any:
-        self.shapes[layer] = LayerShape(keys.shape[1], keys.shape[-1], values.shape[-1])
-        return keys, values
-
-    def mask(self, _window: int | None, _groups: int) -> Tensor:
-        return self._nothing
+            self.net(zero, hidden, zero, recorder, index)
+        return recorder.shapes
 
 
 class DraftWindow:
@@ -250,7 +237,7 @@ class DraftWindow:
         starts      [B]        where the verified window begins
         """
         at, step = self.frame.chain(tokens.shape[1], starts)
-        carried = row_of(self._run(tokens, self.model.net.enter(hidden), at, step), accept_len)
+        carried = take_row(self._run(tokens, self.model.net.enter(hidden), at, step), accept_len)
         return self._score(carried), carried
 
     @torch.inference_mode()
@@ -259,7 +246,7 @@ class DraftWindow:
     ) -> Tensor:
         """Logits [B, V] of draft layer `layer` at row rows - 1 of a window (§6.4)."""
         at, step = self.frame.chain(tokens.shape[1], starts)
-        carried = row_of(self._run(tokens, hidden, at, step, layer), rows)
+        carried = take_row(self._run(tokens, hidden, at, step, layer), rows)
         return self._score(carried, layer)
 
     @torch.inference_mode()

@@ -27,7 +27,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from specflow import formats
 from specflow.models.adapters import Adapter
-from specflow.models.assistant import Assistant, shared_layers
+from specflow.models.assistant import Assistant, run_assistant, shared_layers
 from specflow.models.attention import ATTENTION
 from specflow.models.lm import LanguageModel
 from specflow.models.nets import DraftNet, Sizes
@@ -292,16 +292,7 @@ def unroll_assistant(
     found = []
     for s in range(passes):
         embedded = target.decoder.embed_tokens(tokens.roll(-1 - s, 1)[:, :length])
-        out = model.model(
-            input_ids=None,
-            inputs_embeds=model.pre_projection(torch.cat([embedded, state], dim=-1)),
-            attention_mask=dict.fromkeys(kept),
-            position_ids=positions,
-            shared_kv_states=kept,
-            use_cache=False,
-            logits_to_keep=slice(None),  # as an int it would cut inputs that are not there
-            step=step,
-        ).last_hidden_state
+        out = run_assistant(model, torch.cat([embedded, state], dim=-1), positions, kept, step)
         found.append(model.lm_head(out[:, : length - s]))
         state = model.post_projection(out)
     return found
