@@ -86,7 +86,7 @@ class ModelFacts:
     @property
     def text(self) -> Mapping[str, Any]:
         """What config.json says of the language model alone."""
-        return _text(self.config)
+        return text_of(self.config)
 
     @cached_property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -406,7 +406,7 @@ def _folder(model: str, folder: Path) -> ModelFacts:
     for config in (said, read_object(model, folder / "generation_config.json")):
         if token_ids(config.get("eos_token_id")) is None:
             raise Refused(f"an `eos_token_id` of `{model}` is no token id", AGAIN)
-    text = _text(said)
+    text = text_of(said)
     names, kinds = said.get("architectures"), text.get("layer_types")
     number = partial(whole_number, model)
     nothing: tuple[tuple[Path, ...], dict[str, Tensor]] = ((), {})
@@ -433,7 +433,7 @@ def _folder(model: str, folder: Path) -> ModelFacts:
     )
 
 
-def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def text_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The part of a config.json that is about text: one of its objects, or all of it."""
     parts = (config.get(key) for key in TEXT_KEYS)
     return next((part for part in parts if isinstance(part, dict)), config)

@@ -83,6 +83,18 @@ TAP_KEY = "eagle_aux_hidden_state_layer_ids"
 LITE = "glm4_moe_lite"
 SHARED = r"(embed_tokens\.weight|lm_head\.weight|d2t|t2d)"
 
+
+def _input_proj(layer: str) -> tuple[tuple[str, str], ...]:
+    """The keys of an MTP layer in the words of MiMo-7B, under a pattern of its prefix."""
+    return (
+        (layer + r"\.token_layernorm\.weight", "steps.0.embed_norm.weight"),
+        (layer + r"\.hidden_layernorm\.weight", "steps.0.hidden_norm.weight"),
+        (layer + r"\.input_proj\.weight", "steps.0.fc.weight"),
+        (layer + r"\.final_layernorm\.weight", "steps.0.norm.weight"),
+        (layer + r"\.(.+)", r"steps.0.block.\1"),
+    )
+
+
 FORMATS: tuple[Format, ...] = (
     Format(
         "eagle",
@@ -141,13 +153,7 @@ FORMATS: tuple[Format, ...] = (
         "an MTP layer of MiMo-7B",
         MIMO,
         marks=(r"model\.mtp_layers\.0\.input_proj\.weight",),
-        keys=(
-            (r"model\.mtp_layers\.0\.token_layernorm\.weight", "steps.0.embed_norm.weight"),
-            (r"model\.mtp_layers\.0\.hidden_layernorm\.weight", "steps.0.hidden_norm.weight"),
-            (r"model\.mtp_layers\.0\.input_proj\.weight", "steps.0.fc.weight"),
-            (r"model\.mtp_layers\.0\.final_layernorm\.weight", "steps.0.norm.weight"),
-            (r"model\.mtp_layers\.0\.(.+)", r"steps.0.block.\1"),
-        ),
+        keys=_input_proj(r"model\.mtp_layers\.0"),
         bundled=True,
     ),
     Format(
@@ -170,14 +176,7 @@ FORMATS: tuple[Format, ...] = (
         MIMO,
         marks=(r"mtp_layers\.0\.input_proj\.weight",),
         lacks=(r"model\.mtp_layers\.0\.input_proj\.weight",),
-        keys=(
-            (SHARED, r"\1"),
-            (r"mtp_layers\.0\.token_layernorm\.weight", "steps.0.embed_norm.weight"),
-            (r"mtp_layers\.0\.hidden_layernorm\.weight", "steps.0.hidden_norm.weight"),
-            (r"mtp_layers\.0\.input_proj\.weight", "steps.0.fc.weight"),
-            (r"mtp_layers\.0\.final_layernorm\.weight", "steps.0.norm.weight"),
-            (r"mtp_layers\.0\.(.+)", r"steps.0.block.\1"),
-        ),
+        keys=((SHARED, r"\1"), *_input_proj(r"mtp_layers\.0")),
     ),
     Format(
         "mtp_layers",

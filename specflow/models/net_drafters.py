@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specflow import facts
 from specflow.errors import RuntimeFault
 from specflow.formats import HIDDEN, TAPS, named
 from specflow.models.adaptive import Adaptive
@@ -21,9 +20,10 @@ from specflow.recipe import ResolvedRecipe
 
 def open_net(recipe: ResolvedRecipe, target: LanguageModel) -> DraftModel:
     """The draft network a recipe names, or the one its target brings along."""
-    found = facts.read_folder(open_model(recipe["draft.model"]))
-    form = named(recipe.facts.net.format)
-    return load_draft(found.weights, form, dict(found.config), target.adapter)
+    open_model(recipe["draft.model"])  # says what is only recorded, and not here
+    net = recipe.facts.net
+    found = recipe.facts["target" if net.bundled else "draft"]
+    return load_draft(found.weights, named(net.format), dict(found.config), target.adapter)
 
 
 def fit_taps(taps: tuple[int, ...], model: DraftModel) -> None:

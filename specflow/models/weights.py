@@ -17,7 +17,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 from specflow.errors import RuntimeFault
-from specflow.formats import TAPS, Format, leftovers, rename, steps_of
+from specflow.facts import text_of
+from specflow.formats import Format, leftovers, rename, steps_of, widths
 from specflow.models.adapters import Adapter, absorb
 from specflow.models.linear import pack
 from specflow.models.loading import OTHER, foreign
@@ -44,7 +45,7 @@ def load_draft(
     tensors = {n: t for n, t in _read(ours, where).items() if n not in UNREAD}
     with foreign(f"the draft in `{files[0].parent}` does not fit its config.json"):
         tensors = pack_experts(tensors)
-        net = DraftNet(*described(form, tensors, said), target, layer_config(said))
+        net = DraftNet(*described(form, tensors, said, target), target, dict(text_of(said)))
     fill(net, tensors, files[0].parent, ours)
     net = (
         net.to(device=target.device, dtype=target.dtype).eval().requires_grad_(requires_grad=False)
@@ -56,19 +57,19 @@ def load_draft(
 
 
 def described(
-    form: Format, tensors: Mapping[str, Tensor], said: Mapping[str, Any]
+    form: Format, tensors: Mapping[str, Tensor], said: Mapping[str, Any], target: Adapter
 ) -> tuple[Any, Sizes]:
     """The network and its sizes, from the shapes of its tensors and the flags of its config."""
     net = form.net
     if said.get("norm_output"):
         net = replace(net, carries="normed")
-    fc = tensors.get("steps.0.fc.weight")
-    if fc is None:
+    if "steps.0.fc.weight" not in tensors:
         raise RuntimeFault(f"{form.doc} has no `fc.weight`; {OTHER}")
-    width = fc.shape[0]
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    width, reads = widths(net, shapes, int(target.config.hidden_size))
     head = tensors.get("lm_head.weight") if net.own_head else None
     sizes = Sizes(
-        reads=fc.shape[1] if net.reads == TAPS else fc.shape[1] - width,
+        reads=reads,
         width=width,
         vocab=0 if head is None else head.shape[0],
         steps=steps_of(tensors),
@@ -78,12 +79,6 @@ def described(
         residual_normed=bool(said.get("norm_before_residual")),
     )
     return net, sizes
-
-
-def layer_config(said: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a draft's config that describes its layers."""
-    nested = said.get("transformer_layer_config")
-    return dict(nested if isinstance(nested, dict) else said)
 
 
 def pack_experts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
