@@ -25,6 +25,7 @@ from specflow.graph.ir import leaves, reads
 from specflow.graph.ops import OPS
 from specflow.recipe import ResolvedRecipe
 from specflow.stages import COMMITS, DRAFTS, VERIFIES
+from specflow.stages.base import STEPS
 
 HERE = Path(__file__).parent
 DTYPES = {"int64": "torch.int64", "bool": "torch.bool", "float": "torch.float32"}
@@ -245,7 +246,7 @@ def _legend(graph: StepGraph, recipe: ResolvedRecipe) -> str:
         said.append(f"K = {width - 1} guesses")
     said.append(f"W = {width} verified positions")
     few = next((v.width for v in graph.variants if v.name == "narrow"), 0)
-    steps = sorted(c.count for c in graph.constants if c.name.startswith("STEPS_") and c.value)
+    steps = sorted(c.count for c in graph.constants if c.name.startswith(STEPS) and c.value)
     if steps:
         said.append(f"K{steps[0]} and W{steps[0]} of a step with {steps[0]} guesses and so on")
     if few:

@@ -9,7 +9,7 @@ from specflow.errors import CompileError
 from specflow.graph import Buffer, Constant, Fused, Op, Operand, StepGraph, Store, Value
 from specflow.graph.ir import reads
 from specflow.graph.ops import OPS
-from specflow.stages.base import NARROW
+from specflow.stages.base import NARROW, STEPS
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def extents(graph: StepGraph) -> dict[str, int]:
     width, few = known["NUM_DRAFT_TOKENS"], known.get(NARROW, 1)
     sizes = {"K": width - 1, "W": width, "k": few - 1, "w": few}
     for constant in graph.constants:
-        if constant.name.startswith("STEPS_"):
+        if constant.name.startswith(STEPS):
             steps = constant.count
             sizes |= {f"K{steps}": steps, f"W{steps}": steps + 1}
     return sizes

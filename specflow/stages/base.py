@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 NARROW = "NUM_NARROW_TOKENS"  # the constant behind the letter w
+STEPS = "STEPS_"  # begins the constants behind letters with a number: STEPS_3 has K3 and W3
 
 
 @dataclass(frozen=True)

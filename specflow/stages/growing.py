@@ -13,7 +13,7 @@ from typing import Any
 from specflow.errors import CompileError
 from specflow.graph import Buffer, Builder, Constant, Operand, PhaseBuilder, Value
 from specflow.recipe import ResolvedRecipe
-from specflow.stages.base import Gained, Guess, Seeds, said, state
+from specflow.stages.base import STEPS, Gained, Guess, Seeds, said, state
 
 Forward = tuple[Value, Value | None]  # logits, and the hidden state carried on where there is one
 MOST_BY_DEFAULT = 7  # guesses of a tree that a recipe says no width for (serial.md §6.1)
@@ -145,7 +145,7 @@ def chain(
     name, many = "draft", "K"
     if count:
         name, many = f"draft_{count}", f"K{count}"
-        times = b.constant(f"STEPS_{count}", count, "what acceptance may ask for")
+        times = b.constant(f"{STEPS}{count}", count, "what acceptance may ask for")
     doc = (
         "Guess K tokens, one forward each."
         if steps.open
@@ -211,7 +211,7 @@ def adaptive(
         lens = state(b, "seq_lens")
         wanted = p.op("steps", lens, out="steps", shape=(), dtype="int", note="for so many rows")
         cases = [
-            (b.constant(f"STEPS_{count}", count, "what acceptance may ask for"), f"steps_{count}")
+            (b.constant(f"{STEPS}{count}", count, "what acceptance may ask for"), f"steps_{count}")
             for count in choices[:-1]
         ]
         p.choose(wanted, *cases, otherwise=f"steps_{choices[-1]}")
