@@ -15,6 +15,7 @@ from torch import Tensor
 
 from specflow.models.drafters import Drafter
 from specflow.models.lm import LanguageModel
+from specflow.models.protocols import Planner
 from specflow.pools import KVPool
 
 EXTENT = 64  # positions; the key's extent grows in such steps, so that few keys are made
@@ -27,11 +28,13 @@ class Key:
     rows     requests in the batch
     variant  which of the module's steps
     extent   positions of the KV that attention sees
+    budget   positions that the batch verifies, where a plan says so; else 0
     """
 
     rows: int
     variant: str
     extent: int
+    budget: int = 0
 
 
 class CapturedStep(Protocol):
@@ -46,8 +49,14 @@ class CapturedStep(Protocol):
     def draft(self, rows: int) -> str:
         """Run the host draft, if there is one; the variant to launch."""
 
-    def launch(self, rows: int, variant: str, needed: int) -> None:
+    def plan(self, rows: int) -> int:
+        """How many positions the batch may verify, where a plan says so; else 0."""
+
+    def launch(self, rows: int, variant: str, needed: int, budget: int = 0) -> None:
         """Run one step for the first `rows` rows; none reaches beyond `needed` positions."""
+
+    def learn(self, rows: int) -> None:
+        """Tell the plan what the step found, while rows are as they were."""
 
     def commit(self, gained: list[list[int]]) -> None:
         """Run the host commit, if there is one."""
@@ -57,9 +66,15 @@ class EagerStep:
     """The module's own functions, called as they are."""
 
     def __init__(
-        self, module: ModuleType, target: LanguageModel, pool: KVPool, drafter: Drafter
+        self,
+        module: ModuleType,
+        target: LanguageModel,
+        pool: KVPool,
+        drafter: Drafter,
+        planner: Planner | None,
     ) -> None:
         self.module, self.target, self.pool, self.drafter = module, target, pool, drafter
+        self.planner = planner
         self.state: Any = module.State.new(pool.slots, str(target.device))
         self.widths: dict[str, int] = module.WIDTHS
         self._bound: dict[Key, Callable[[], None]] = {}
@@ -71,9 +86,21 @@ class EagerStep:
             return str(next(iter(self.module.VARIANTS)))
         return str(self.module.HOST_DRAFT(self.drafter, self.view(rows)))
 
-    def launch(self, rows: int, variant: str, needed: int) -> None:
+    def plan(self, rows: int) -> int:
+        """Ask the host plan."""
+        ask = getattr(self.module, "HOST_PLAN", None)
+        return int(ask(self.planner, self.view(rows))) if ask is not None else 0
+
+    def learn(self, rows: int) -> None:
+        """Hand the step's state to the host plan."""
+        tell = getattr(self.module, "HOST_LEARN", None)
+        if tell is not None:
+            tell(self.planner, self.view(rows))
+
+    def launch(self, rows: int, variant: str, needed: int, budget: int = 0) -> None:
         """Run one step."""
-        key = Key(rows, variant, min(-(-needed // EXTENT) * EXTENT, self.pool.length))
+        extent = min(-(-needed // EXTENT) * EXTENT, self.pool.length)
+        key = Key(rows, variant, extent, budget)
         bound = self._bound.get(key)
         if bound is None:
             bound = self._bound[key] = self.bind(key)
@@ -89,7 +116,8 @@ class EagerStep:
         function = self.module.VARIANTS[key.variant]
         window, drafter = self.target.window(self.pool, key.extent), self.drafter.bind(key.extent)
         state = self.view(key.rows)
-        return lambda: function(window, drafter, state)
+        given = (key.budget,) if key.budget else ()
+        return lambda: function(window, drafter, state, *given)
 
     def view(self, rows: int) -> Any:
         """The state of the first `rows` rows: the same addresses."""
@@ -99,10 +127,14 @@ class EagerStep:
 
 
 def capture(
-    module: ModuleType, target: LanguageModel, pool: KVPool, drafter: Drafter
+    module: ModuleType,
+    target: LanguageModel,
+    pool: KVPool,
+    drafter: Drafter,
+    planner: Planner | None = None,
 ) -> CapturedStep:
     """Make a module's steps ready to launch."""
-    return EagerStep(module, target, pool, drafter)
+    return EagerStep(module, target, pool, drafter, planner)
 
 
 def buffers(state: Any) -> dict[str, Tensor]:

@@ -29,6 +29,7 @@ from specflow.lower import lower
 from specflow.models import loading
 from specflow.models.drafters import DRAFTERS
 from specflow.models.lm import LanguageModel
+from specflow.models.ragged import BatchPlanner
 from specflow.models.tokenizer import Tokenizer
 from specflow.provenance import Entry
 from specflow.recipe import Recipe, ResolvedRecipe, dump
@@ -270,8 +271,9 @@ def make_session(recipe: ResolvedRecipe, target: LanguageModel, tokenizer: Token
     drafter = DRAFTERS[graph.drafter](recipe, target, pool)
     module = emit(graph, recipe).load(user_cache_path("specflow") / "steps")
     stop_ids = target.stop_ids | tokenizer.stop_ids
-    step = capture(module, target, pool, drafter)
-    session = Session(recipe, step, target, pool, drafter, tokenizer.decode, stop_ids)
+    planner = BatchPlanner.of(recipe)
+    step = capture(module, target, pool, drafter, planner)
+    session = Session(recipe, step, target, pool, drafter, tokenizer.decode, stop_ids, planner)
     warm_up(session)
     return session
 
@@ -287,8 +289,9 @@ def warm_up(session: Session) -> None:
     One token is taken as committed: a draft that catches up begins one position before the window.
     """
     session.captured.state.seq_lens.fill_(1)
-    for variant in session.captured.widths:
-        session.captured.launch(1, variant, session.reach + 2)
+    for variant, width in session.captured.widths.items():
+        budget = width if session.planner is not None else 0
+        session.captured.launch(1, variant, session.reach + 2, budget)
     for tensor in buffers(session.captured.state).values():
         tensor.zero_()
 

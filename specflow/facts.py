@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from specflow import formats, published, vocab_map
+from specflow import block_config, formats, published, vocab_map
 from specflow.gguf_header import read_header
 from specflow.headers import (
     AGAIN,
@@ -39,6 +39,8 @@ TEXT_KEYS = ("text_config", "transformer_layer_config")
 MOST_LAYERS = 4096
 MTP_KEYS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
 CAUSAL_LM = "causal_lm"
+OWN_EMBEDDING, OWN_HEAD = "has_own_embed", "has_own_lm_head"  # of a block draft's config
+NO_BLOCK = block_config.BlockFacts()
 FOR_ANOTHER = "name a draft that was made for this target"
 SPECIALS = (
     "bos_token",
@@ -94,6 +96,11 @@ class ModelFacts:
         return {name: tensor.shape for name, tensor in self.tensors.items()}
 
     @property
+    def vocabulary(self) -> Mapping[str, int]:
+        """The tokens of its tokenizer and their ids; empty where none can be read."""
+        return self._tokenizer[0]
+
+    @property
     def tokenizer_size(self) -> int:
         """How many tokens the tokenizer knows: its highest id + 1."""
         return max(self._tokenizer[0].values(), default=-1) + 1
@@ -140,6 +147,7 @@ class DraftFacts:
     embed_rows   rows of its own embedding; 0 without one
     map_size     length of `d2t`, its map to the target's ids; 0 without one
     steps        how many draft steps have a layer of their own; 1 where all share one
+    block        of a draft that guesses a whole block: what its config says of that
     problem      why it cannot draft for this target, as far as it says so itself
 
     The flags are what the config says; `fc_bias` is whether there is one.
@@ -162,14 +170,38 @@ class DraftFacts:
     norm_output: bool = False
     norm_before_fc: bool = False
     ordered_embeddings: bool = False
+    block: block_config.BlockFacts = NO_BLOCK
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A file that a recipe names beside its models: what it says, or why it says nothing.
+
+    path  where it was looked for; empty where none is named
+    """
+
+    path: str = ""
+    value: Any = None
     problem: Problem | None = None
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts by block: target, and draft where it names a model."""
+    """Facts by block: target, and draft where it names a model; and the files a verify names.
+
+    cost  what a step costs by its tokens: a table of `planning`
+    heat  temperatures of a confidence head
+    """
 
     models: Mapping[str, ModelFacts] = field(default_factory=dict)
+    cost: Measured = field(default_factory=Measured)
+    heat: Measured = field(default_factory=Measured)
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """What the logits of a confidence head are divided by; empty where nothing is written."""
+        return tuple(self.heat.value or ())
 
     def __getitem__(self, block: str) -> ModelFacts:
         return self.models.get(block, ModelFacts(""))
@@ -178,6 +210,13 @@ class Facts:
     def net(self) -> DraftFacts:
         """What the draft model is; where none is named, the one that the target brings along."""
         return describe_draft(self["target"], self.models.get("draft"))
+
+
+def inside(model: ModelFacts, name: str) -> ModelFacts | None:
+    """The facts of a checkpoint that lies in a folder of another one, if it does."""
+    if model.folder is None or not (model.folder / name / "config.json").is_file():
+        return None
+    return read(f"{model.model}/{name}")
 
 
 def builtins() -> dict[str, Path]:
@@ -243,15 +282,20 @@ def _network(target: ModelFacts, source: ModelFacts, own: bool) -> DraftFacts:
     ours = {name: source.tensors[theirs] for name, theirs in names.items()}
     hidden, reads = _widths(target, source, form.net, ours)
     taps = form.net.reads == formats.TAPS
-    embedding = _rows(ours, formats.EMBEDDINGS)
+    embedding, head = _rows(ours, formats.EMBEDDINGS), _rows(ours, formats.HEADS)
+    block = NO_BLOCK
+    if form.net.block == formats.CONTEXT:
+        block = _block(target, source, ours)
+        embedding = embedding if _flag(source, OWN_EMBEDDING) else 0
+        head = head if "d2t" in ours or _flag(source, OWN_HEAD) else 0
     facts = DraftFacts(
         form.name,
         bundled=not own,
         hidden_size=hidden,
         reads_width=reads,
-        taps=_tap_ids(target, source) if taps else (),
+        taps=_tap_ids(target, source, block=form.net.block == formats.CONTEXT) if taps else (),
         tap_count=_tap_count(target, form.net, reads),
-        vocab_size=_rows(ours, formats.HEADS),
+        vocab_size=head,
         embed_rows=embedding,
         has_embedding=bool(embedding),
         has_map="d2t" in ours,
@@ -262,13 +306,30 @@ def _network(target: ModelFacts, source: ModelFacts, own: bool) -> DraftFacts:
         norm_before_residual=_flag(source, "norm_before_residual"),
         norm_output=_flag(source, "norm_output"),
         norm_before_fc=_flag(source, "norm_before_fc"),
+        block=block,
     )
     return _judged(target, source, facts, ours)
 
 
+def _block(
+    target: ModelFacts, source: ModelFacts, ours: Mapping[str, Tensor]
+) -> block_config.BlockFacts:
+    """What a block draft says of its block."""
+    shapes = {name: tensor.shape for name, tensor in ours.items()}
+    vocabulary = target.vocabulary if block_config.find(source.config, "mask_token") else {}
+    try:
+        return block_config.describe(source.config, source.text, shapes, vocabulary)
+    except ValueError as error:
+        fault = f"config.json of `{source.model}` says both that rows guess ahead and that not"
+        raise Refused(fault, AGAIN) from error
+
+
 def _recorded(target: ModelFacts, source: ModelFacts, own: bool) -> DraftFacts:
     """The facts of a network that is only recorded; none where none is."""
-    facts = DraftFacts(**published.draft_facts(published.record(source.model) or {}))
+    said = published.draft_facts(published.record(source.model) or {})
+    if "block" in said:
+        said["block"] = block_config.BlockFacts(**said["block"])
+    facts = DraftFacts(**said)
     if not facts.format or facts.bundled == own:
         return DraftFacts()
     taps = _tap_count(target, formats.named(facts.format).net, facts.reads_width)
@@ -306,11 +367,14 @@ def _flag(source: ModelFacts, name: str) -> bool:
     return any(config.get(name) is True for config in (source.config, source.text))
 
 
-def _tap_ids(target: ModelFacts, source: ModelFacts) -> tuple[int, ...]:
+def _tap_ids(target: ModelFacts, source: ModelFacts, *, block: bool) -> tuple[int, ...]:
     try:
+        if block:
+            return block_config.tap_ids(source.config)
         return formats.tap_ids(source.config, target.layers, target.model_type)
     except ValueError as error:
-        raise Refused(f"`{formats.TAP_KEY}` of `{source.model}` names no layers") from error
+        key = block_config.TAP_IDS if block else formats.TAP_KEY
+        raise Refused(f"`{key}` of `{source.model}` names no layers") from error
 
 
 def _faults(
@@ -318,6 +382,9 @@ def _faults(
 ) -> Iterator[str]:
     """What does not hold together, the cause of others first."""
     name, vocab, head = source.model, target.vocab_size, facts.vocab_size
+    other = formats.block_variant(source.tensors) if facts.block.kv_width else ""
+    if other:
+        yield f"`{name}` is {other}, which specflow's own engine does not run"
     if facts.norm_before_fc:
         yield f"`{name}` norms what it reads before `fc`, which specflow's own engine does not"
     if facts.has_map:
@@ -354,8 +421,10 @@ def _map_faults(
 
 def _named(model: str) -> ModelFacts:
     if model.startswith(BUILTIN):
-        name = model.removeprefix(BUILTIN)
+        name, _, part = model.removeprefix(BUILTIN).partition("/")
         folder = builtins().get(name)
+        if folder is not None and part:
+            folder = folder / part if (folder / part / "config.json").is_file() else None
         if folder is None:
             offer = ", ".join(BUILTIN + n for n in builtins())
             raise Refused(f"specflow ships no `{name}`", f"built in are {offer}", "missing")

@@ -5,7 +5,8 @@ A `Net` describes a network in a few words; `models.nets` builds it out of share
 of its tensors alone, and what its keys are called here (serial.md §7).
 
 Our names: `embed_tokens`, `lm_head`, `d2t`, `t2d` for what is shared, and `steps.I.` for draft step
-I: `embed_norm`, `hidden_norm`, `fc`, `block` (a decoder layer), `norm`.
+I: `embed_norm`, `hidden_norm`, `fc`, `block` (a decoder layer), `norm`. A block draft has one step:
+`fc`, `hidden_norm`, `layers.I.`, `norm`, `markov.`, `confidence.`
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 HIDDEN, TAPS, TARGET_KV = "hidden", "taps", "target_kv"
+CONTEXT = "context"
+VANILLA, GATED, RNN = "vanilla", "gated", "rnn"  # kinds of Markov heads
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,8 @@ class Net:
 
     reads         what it reads of the target: hidden (after the final norm), taps, target_kv
     block         its decoder layer: llama, wide (attention reads embedding and hidden side by
-                  side), or target (the target's own kind of layer)
+                  side), target (the target's own kind of layer), or context (attention reads what
+                  was injected beside the layer's own block)
     hidden_first  the projection reads [hidden; embedding] instead of [embedding; hidden]
     entry_norms   embedding and hidden are normed before they are projected
     input_norm    the block norms its input
@@ -53,6 +57,7 @@ MTP = Net(reads=HIDDEN, block="target", entry_norms=True)
 MIMO = Net(reads=HIDDEN, block="target", entry_norms=True, hidden_first=True, zero_first=True)
 LAYER_PER_STEP = Net(reads=HIDDEN, block="target", entry_norms=True, own_layers=True)
 ASSISTANT = Net(reads=TARGET_KV, block="target", own_head=True)
+BLOCK = Net(reads=TAPS, block=CONTEXT)
 
 
 @dataclass(frozen=True)
@@ -95,13 +100,60 @@ def _input_proj(layer: str) -> tuple[tuple[str, str], ...]:
     )
 
 
+MARKOV = r"(?:logit_head\.)?markov_head"
+CONFIDENCE = r"(?:logit_head\.)?confidence_head"
+_BLOCK_MARKS = (
+    r"(?:encoder\.)?fc\.weight",
+    r"hidden_norm\.weight|encoder\.output_norm_enc\.weight",
+    r"layers\.0\.self_attn\.k_norm\.weight",
+)
+_BLOCK_KEYS = (
+    (r"(?:model\.)?" + SHARED, r"\1"),
+    (r"(?:model\.)?(?:encoder\.)?fc\.weight", "fc.weight"),
+    (r"(?:model\.)?hidden_norm\.weight", "hidden_norm.weight"),
+    (r"(?:model\.)?encoder\.output_norm_enc\.weight", "hidden_norm.weight"),
+    (r"(?:model\.)?norm\.weight", "norm.weight"),
+    (r"(?:model\.)?layers\.(.+)", r"layers.\1"),
+    (rf"(?:model\.)?{CONFIDENCE}\.proj\.(weight|bias)", r"confidence.\1"),
+)
+# Block drafts of other kinds: a pattern of a tensor that only they have, and what they are.
+BLOCK_VARIANTS = (
+    (r".*\.(attention|mlp)_conv\..+|.*candidate_selector\..+", "a DFlash-2 draft"),
+    (r".*prefix_gru\..+", "a DOMINO draft"),
+    (r"lilicorr\..+", "a LiLiCorr draft"),
+)
+
+
 FORMATS: tuple[Format, ...] = (
+    Format(
+        "dspark",
+        "a DSpark draft",
+        BLOCK,
+        marks=(*_BLOCK_MARKS, MARKOV + r"\.markov_w1\.weight"),
+        keys=(
+            *_BLOCK_KEYS,
+            (rf"(?:model\.)?{MARKOV}\.markov_w([12])\.weight", r"markov.w\1.weight"),
+            (rf"(?:model\.)?{MARKOV}\.(gate|joint)_proj\.(weight|bias)", r"markov.\1.\2"),
+        ),
+    ),
+    Format(
+        "dflash",
+        "a DFlash draft",
+        BLOCK,
+        marks=_BLOCK_MARKS,
+        lacks=(MARKOV + r"\.markov_w1\.weight",),
+        keys=_BLOCK_KEYS,
+    ),
     Format(
         "eagle",
         "an EAGLE or EAGLE-2 draft",
         EAGLE,
         marks=(r"fc\.weight", r"layers\.0\.self_attn\.q_proj\.weight"),
-        lacks=(r"(midlayer|layers\.0)\.hidden_norm\.weight", r"pre_projection\.weight"),
+        lacks=(
+            r"(midlayer|layers\.0)\.hidden_norm\.weight",
+            r"hidden_norm\.weight",
+            r"pre_projection\.weight",
+        ),
         keys=(
             (r"(?:model\.)?" + SHARED, r"\1"),
             (r"(?:model\.)?fc\.(weight|bias)", r"steps.0.fc.\1"),
@@ -238,6 +290,12 @@ def _bare(wanted: re.Pattern[str], name: str) -> bool:
     return name.startswith("model.") and bool(wanted.fullmatch(name.removeprefix("model.")))
 
 
+def block_variant(names: Iterable[str]) -> str:
+    """What a block draft is that is of another kind than those of `FORMATS`; empty for none."""
+    found = (doc for name in names for p, doc in BLOCK_VARIANTS if re.fullmatch(p, name))
+    return next(found, "")
+
+
 def rename(names: Iterable[str], form: Format, layers: int) -> dict[str, str]:
     """Ours -> theirs, for every tensor of a format; what is left out on purpose is not listed."""
     table = [(re.compile(p.replace("{L}", str(layers))), ours) for p, ours in form.keys]
@@ -271,7 +329,8 @@ def widths(net: Net, shapes: Mapping[str, tuple[int, ...]], target_width: int) -
     target_width  hidden size of the target, whose embedding is read where there is none of its own
     """
     frozen = net.reads == TARGET_KV
-    out, into = shapes["post_projection.weight" if frozen else "steps.0.fc.weight"]
+    entry = "fc.weight" if net.block == CONTEXT else "steps.0.fc.weight"
+    out, into = shapes["post_projection.weight" if frozen else entry]
     if frozen:
         return out, out
     if net.reads == TAPS:

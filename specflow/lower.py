@@ -64,6 +64,10 @@ def build(recipe: ResolvedRecipe) -> StepGraph:
         said(recipe, "verify.num_draft_tokens"),
     )
     accept = ACCEPTS[recipe["verify.accept"]]
+    if verify.constants is not None:
+        verify.constants(recipe, b)
+    if verify.plan is not None:
+        verify.plan(recipe, b)
     guess = draft.lower(recipe, b, accept.laws)
     stages = (verify, accept, commit)
     if guess.tokens is None:
@@ -90,14 +94,16 @@ def _speculate(
 ) -> None:
     """Verify all guesses at once, keep the accepted prefix and one bonus token."""
     verify, accept, commit = stages
-    doc = "Ask the target, once, about the bonus token and every guess."
-    with b.phase(f"verify{suffix}", "verify", doc, model="target") as p:
-        logits, shown = verify.lower(guess, p, b)
-        judged = accept.judge(logits, recipe, p, b)
-        p.give(*filter(None, (judged, shown)))
+    with b.phase(f"verify{suffix}", "verify", verify.asks, model="target") as p:
+        asked = verify.lower(recipe, guess, p, b)
+        shown = asked.shown
+        judged = accept.judge(asked.logits, recipe, p, b)
+        p.give(*filter(None, (judged, shown, asked.lengths)))
     doc = "Keep the accepted prefix and one bonus token."
     with b.phase(f"commit{suffix}", "commit", doc, model="target") as p:
         gained = accept.accept(guess, p.take(judged), recipe, p, b)
+        if asked.lengths is not None:
+            gained = _within(gained, p.take(asked.lengths), p)
         lens, note = state(b, "seq_lens"), "where the verified window begins"
         starts = p.op("hold", lens, out="starts", shape=("B",), note=note)
         commit.lower(gained, p, b)
@@ -130,8 +136,21 @@ def _speculate(
         name,
         *phases,
         width=positions,
-        doc=_verified(guess),
+        doc="as many guesses are verified as the plan has room for"
+        if asked.lengths is not None
+        else _verified(guess),
     )
+
+
+def _within(gained: Gained, lengths: Value, p: PhaseBuilder) -> Gained:
+    """No more than was verified is gained (parallel.md 2f).
+
+    The last token is then the guess that was judged right by the last verified position: neither a
+    fresh draw there nor the residual's would keep the law.
+    """
+    note = "matches past what was verified mean nothing"
+    length = p.op("cap", gained.accept_len, lengths, out="kept_len", shape=("B",), note=note)
+    return replace(gained, accept_len=length)
 
 
 def _verified(guess: Guess) -> str:

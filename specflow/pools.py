@@ -11,7 +11,7 @@ scatter a block, whatever the number of layers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,9 +95,13 @@ class KVPool:
         """Flat rows [B*H*q] of positions [B, q] of the slots from `first` on."""
         base = self._bases[heads][first : first + positions.shape[0]]
         rows = base + positions[:, None]
-        trash = self.slots * heads * self.length
+        trash = self.trash(heads)
         beyond = (positions >= self.length) | (positions < 0)
         return rows.masked_fill_(beyond[:, None], trash).reshape(-1)
+
+    def trash(self, heads: int) -> int:
+        """The flat row that takes what has no place."""
+        return self.slots * heads * self.length
 
     def write(self, layer: int, keys: Tensor, values: Tensor, flat: Tensor) -> None:
         """Put keys and values [B, H, q, E] into the flat rows [B*H*q] of one layer."""
@@ -135,6 +139,82 @@ class KVPool:
         for (heads, _), block in self._blocks.items():
             slots = block[:, :-1].unflatten(1, (self.slots, heads, self.length))
             slots[:, target, :, :length] = slots[:, source, :, :length]
+
+
+def ring_slots(window: int, page: int, rows: int) -> int:
+    """Slots of a request whose draft keeps a window of positions beside a block of `rows`.
+
+    At draft time the live positions are at most `page - 1` more than the window, and the block; the
+    slot that a commit overwrites is then older than any of them (parallel.md 8.2).
+    """
+    return window + page + rows
+
+
+def view_start(seq_lens: Tensor, window: int, page: int) -> Tensor:
+    """The first position [B] that a window keeps of seq_lens [B], on a page boundary (8.1)."""
+    return (seq_lens - window).clamp(min=0) // page * page
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The slots of a block draft: position p of a request in slot p, or in slot p mod C.
+
+    A ring is the map from a position's slot in the target's pool to the draft's own: it needs no
+    table, and a position is recycled the moment another takes its slot.
+
+    turns   the pool is a ring, smaller than the text
+    window  committed positions that are seen; 0 sees all
+    """
+
+    pool: KVPool
+    turns: bool
+    window: int
+    page: int
+
+    @classmethod
+    def make(
+        cls,
+        pool: Callable[[int, int], KVPool],
+        slots: int,
+        length: int,
+        window: int,
+        page: int,
+        rows: int,
+    ) -> Ring:
+        """A ring of `slots` requests, or a pool of all positions where that is no larger."""
+        wanted = ring_slots(window, page, rows) if window else length
+        return cls(pool(slots, min(wanted, length)), wanted < length, window, page)
+
+    def offsets(self, count: int) -> Tensor:
+        """0, 1, .. count - 1."""
+        return self.pool.positions[:count]
+
+    def extent(self, wanted: int) -> int:
+        """Slots that a view over the target's first `wanted` positions spans."""
+        return self.pool.length if self.turns else min(wanted, self.pool.length)
+
+    def slots(self, positions: Tensor) -> Tensor:
+        """Where positions lie; past the end of a pool that does not turn is nowhere."""
+        return positions % self.pool.length if self.turns else positions
+
+    def view(self, seq_lens: Tensor, rows: int, extent: int) -> tuple[Tensor, Tensor]:
+        """Which position each slot holds [B, S], and whether a block at seq_lens [B] may read it.
+
+        Positions are the text's own, whatever slot they lie in: RoPE and windows go by them.
+        """
+        slots = self.pool.positions[:extent]
+        last = seq_lens[:, None] + rows - 1
+        held = (
+            last - (last - slots) % self.pool.length
+            if self.turns
+            else slots.expand_as(last.expand(-1, extent))
+        )
+        first = (
+            view_start(seq_lens, self.window, self.page)
+            if self.window
+            else torch.zeros_like(seq_lens)
+        )
+        return held, (held >= first[:, None]) & (held <= last)
 
 
 def _gib(size: int) -> str:

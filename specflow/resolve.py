@@ -13,6 +13,7 @@ from specflow import facts as checkpoints
 from specflow.constraints import FIELD_RULES, rules
 from specflow.diagnostics import Diagnostic, Label, Severity, closest
 from specflow.errors import RecipeError
+from specflow.planning import read_table
 from specflow.provenance import Entry, LedgerBuilder, Origin
 from specflow.recipe import (
     BLOCKS,
@@ -30,6 +31,7 @@ from specflow.spans import Span
 from specflow.stages import COMMITS, DRAFTS, VERIFIES, Table
 from specflow.stages.base import Derived, DraftStage, Missing
 from specflow.tables import ALIASES, ENGINE_NAMES, MADE_FOR, alias_of, look_up
+from specflow.temperatures import read_temperatures
 
 TOP = ("recipe", "extends", "allow", *BLOCKS)
 # Keys of a block that are no fields of its stage: axes, and the small model of `--stand-in`.
@@ -41,6 +43,7 @@ AXES = {
     "commit": ("draft_state",),
 }
 SOUND_DEFAULTS = ("verify", "commit", "sampling")  # blocks whose defaults need no checking
+BUCKET = 8  # tokens, where each number of them is a step captured of its own
 NO_LAW = "guesses have no law of their own"
 LONGEST_DEFAULT = 2048  # positions: KV for a long context is memory that few runs use
 
@@ -81,6 +84,7 @@ class _Resolution:
         made: dict[str, Any] = {}
         for block in ("target", "draft", "sampling", "verify", "commit", "run"):
             made[block] = self._block(block, models[block], draft, facts, made)
+        facts = self.facts = self._measured(facts)
         if self.found:
             raise RecipeError(self.found)
         resolved = ResolvedRecipe(
@@ -96,13 +100,35 @@ class _Resolution:
     def _facts(self) -> checkpoints.Facts:
         """What the models that are named say of themselves."""
         names = {block: self.blocks[block].get("model") for block in ("target", "draft")}
-        return checkpoints.Facts(
-            {
-                block: checkpoints.read(name)
-                for block, name in names.items()
-                if isinstance(name, str)
-            }
-        )
+        found = {
+            block: checkpoints.read(name) for block, name in names.items() if isinstance(name, str)
+        }
+        algorithm = str(self.blocks["draft"].get("algorithm"))
+        folder = DRAFTS[algorithm].folder if algorithm in DRAFTS else ""
+        if folder and "target" in found and "draft" not in found:
+            inside = checkpoints.inside(found["target"], folder)
+            found |= {"draft": inside} if inside is not None else {}
+        return checkpoints.Facts(found)
+
+    def _measured(self, facts: checkpoints.Facts) -> checkpoints.Facts:
+        """The files that a planned verify names, each read or told why not."""
+
+        def named(path: str) -> Path | None:
+            written = str(self.ledger[path].value) if path in self.ledger else ""
+            if not written:
+                return None
+            by_recipe = self.recipe.path is not None and path not in self.recipe.overridden
+            return (self.recipe.path.parent if by_recipe and self.recipe.path else Path()) / written
+
+        cost, heat = named("verify.cost_table"), named("verify.temperatures")
+        if cost is not None:
+            table, problem = read_table(cost)
+            facts = replace(facts, cost=checkpoints.Measured(str(cost), table, problem))
+        if heat is not None:
+            width = int(self.ledger["verify.num_draft_tokens"].value) - 1
+            found, problem = read_temperatures(heat, width)
+            facts = replace(facts, heat=checkpoints.Measured(str(heat), found, problem))
+        return facts
 
     # -- blocks and axes ---------------------------------------------------------------------------
 
@@ -296,6 +322,10 @@ class _Resolution:
             return None if count is None else Entry(path, count + 1, Origin.DERIVED, because)
         if path == "verify.accept":
             return self._accept(path, draft, made)
+        if path == "verify.token_bucket":
+            captured = self.blocks["run"].get("device", "cpu") != "cpu"
+            because = "few steps are captured" if captured else "nothing is captured on a CPU"
+            return Entry(path, BUCKET if captured else 1, Origin.DERIVED, because)
         name = path.removeprefix("draft.")
         if name in draft.derive:
             return self._from_checkpoint(path, draft.derive[name](facts))
@@ -317,7 +347,7 @@ class _Resolution:
         """Greedy at temperature 0; else a rule that keeps the law, by the draft's own if any."""
         if made["sampling"] is None or made["sampling"].temperature == 0:
             return Entry(path, "greedy", Origin.DERIVED, "temperature 0")
-        if draft.has_law and self.ledger["verify.shape"].value == "chain":
+        if draft.has_law and self.ledger["verify.shape"].value != "tree":
             return Entry(path, "rejection", Origin.DERIVED, "guesses can be drawn from a law")
         because = "trees are judged by the target's law alone" if draft.has_law else NO_LAW
         return Entry(path, "target_only", Origin.DERIVED, because)
@@ -338,7 +368,7 @@ class _Resolution:
 
     def _judge(self, resolved: ResolvedRecipe) -> ResolvedRecipe:
         """Hold the whole recipe to every rule; errors stop it, warnings stay with it."""
-        known = rules() if self.recipe.allow else rules(resolved.stages[0])
+        known = rules() if self.recipe.allow else rules(*resolved.stages[:2])
         warnings = {r.code for r in known if r.severity is Severity.WARNING}
         useless = tuple(sorted(self.recipe.allow - warnings))
         resolved = replace(resolved, useless_allow=useless)

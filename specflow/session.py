@@ -17,6 +17,7 @@ from specflow.kernels import filter_law, law_of, pick, verify_coins
 from specflow.models.beginning import First, row
 from specflow.models.drafters import Drafter
 from specflow.models.lm import LanguageModel
+from specflow.models.ragged import BatchPlanner
 from specflow.pools import KVPool
 from specflow.recipe import ResolvedRecipe
 from specflow.stages import DRAFTS
@@ -79,7 +80,7 @@ def reach(recipe: ResolvedRecipe) -> int:
 class Session:
     """A batch of requests over one captured step: row i of the batch is slot i of the KV."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - what a session is made of
         self,
         recipe: ResolvedRecipe,
         step: CapturedStep,
@@ -88,6 +89,7 @@ class Session:
         drafter: Drafter,
         decode: Callable[[list[int]], str],
         stop_ids: frozenset[int],
+        planner: BatchPlanner | None = None,
     ) -> None:
         self.recipe, self.captured, self.target, self.pool, self.drafter = (
             recipe,
@@ -97,6 +99,7 @@ class Session:
             drafter,
         )
         self.decode = decode
+        self.planner = planner
         self.stop_ids = frozenset() if recipe.sampling.ignore_eos else stop_ids
         self.reach = reach(recipe)
         self.waiting: deque[Request] = deque()
@@ -148,6 +151,8 @@ class Session:
         start: dict[str, Tensor | float] = {"bonus_token": bonus, "seq_lens": len(tokens)}
         first = First(bonus, len(tokens), draws.seed, draws.temperature)
         start |= self.drafter.admit(row, tokens, begin, shown, first)
+        if self.planner is not None:
+            self.planner.admit(row)
         start |= {"seeds": draws.seed, "temperature": draws.temperature}
         start |= {"top_k": draws.top_k, "top_p": draws.top_p, "min_p": draws.min_p}
         for name, tensor in buffers(self.captured.state).items():
@@ -194,12 +199,12 @@ class Session:
         """One step for every row."""
         rows = len(self.rows)
         began = perf_counter()
-        variant = self.captured.draft(rows)
+        variant, budget = self.captured.draft(rows), self.captured.plan(rows)
         reach = max(len(c.request.tokens) + len(c.tokens) for c in self.rows) - 1 + self.reach
-        self.captured.launch(rows, variant, reach)
+        self.captured.launch(rows, variant, reach, budget)
         gained = self._read(rows)
-        most = self.captured.widths[variant] - 1
-        drafted = [min(count, most) for count in self.drafter.drafted(rows)]
+        self.captured.learn(rows)
+        drafted = self._judged(rows, self.captured.widths[variant] - 1)
         kept = []
         for completion, tokens, guesses in zip(self.rows, gained, drafted, strict=True):
             kept.append(self._gain(completion, tokens))
@@ -220,6 +225,12 @@ class Session:
         return [
             row[:n] for row, n in zip(state.output_tokens[:rows].tolist(), lengths, strict=True)
         ]
+
+    def _judged(self, rows: int, most: int) -> list[int]:
+        """How many guesses of each row were verified."""
+        if self.planner is not None:
+            return [n - 1 for n in self.captured.state.verify_len[:rows].tolist()]
+        return [min(count, most) for count in self.drafter.drafted(rows)]
 
     def _gain(self, completion: Completion, tokens: list[int]) -> list[int]:
         """Add tokens up to the first event that ends the completion; what was added (§5)."""
@@ -266,7 +277,11 @@ class Session:
                 self.drafter.move(last, row, min(length, self.pool.length))
                 for tensor in buffers(self.captured.state).values():
                     tensor[row] = tensor[last]
+                if self.planner is not None:
+                    self.planner.move(last, row)
                 self.rows[row] = moved
             self.drafter.release(last)
+            if self.planner is not None:
+                self.planner.release(last)
             del self.rows[last]
         return ended

@@ -48,6 +48,12 @@ ENGINE_NAMES: dict[str, str] = {
     "speculative_eagle_topk": "draft.topk",
     "speculative_num_draft_tokens": "verify.num_draft_tokens",
     "speculative_adaptive": "draft.adaptive",
+    "speculative_dflash_block_size": "draft.block_size",
+    "speculative_dspark_block_size": "draft.block_size",
+    "speculative_draft_window_size": "draft.window_size",
+    "speculative_dspark_confidence_sts_path": "verify.temperatures",
+    "speculative_dspark_sps_table_path": "verify.cost_table",
+    "speculative_dspark_align_verify_tokens_to_graph_tier": "verify.token_bucket",
     "num_speculative_tokens": "draft.num_steps",
     "method": "draft.algorithm",
     "model_path": "target.model",
@@ -65,6 +71,8 @@ MADE_FOR: dict[str, str] = {
     "mtp_speculators": "NEXTN",
     "mtp_layers": "MULTI_LAYER_EAGLE",
     "assistant": "FROZEN_KV_MTP",
+    "dflash": "DFLASH",
+    "dspark": "DSPARK",
     "causal_lm": "STANDALONE",
 }
 

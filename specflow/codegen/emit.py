@@ -28,6 +28,7 @@ from specflow.stages import COMMITS, DRAFTS, VERIFIES
 from specflow.stages.base import STEPS
 
 HERE = Path(__file__).parent
+TYPES = {"list": "list[list[int]]", "int": "int"}
 DTYPES = {"int64": "torch.int64", "bool": "torch.bool", "float": "torch.float32"}
 
 
@@ -113,6 +114,9 @@ def _phase_function(phase: Phase) -> _Function:
             lines += [f"if {c.value.name} >= {enough.name}:", f'{INDENT}return "{name}"']
         lines.append(f'return "{then}" if {c.value.name} >= {least.name} else "{c.otherwise}"')
         returns = "str"
+    elif phase.place == "host" and phase.outputs:
+        lines[-1] = "return " + lines[-1].removeprefix(f"{phase.outputs[0].name} = ")
+        returns = "int"
     elif phase.outputs:
         last = lines[-1] if lines else ""
         name = phase.outputs[0].name
@@ -159,9 +163,7 @@ def _arguments(arguments: Iterable[str]) -> str:
 
 
 def _typed(values: Iterable[Value]) -> tuple[str, ...]:
-    return tuple(
-        f"{v.name}: {'list[list[int]]' if v.dtype == 'list' else 'Tensor'}" for v in values
-    )
+    return tuple(f"{v.name}: {TYPES.get(v.dtype, 'Tensor')}" for v in values)
 
 
 def _returns(outputs: tuple[Value, ...]) -> str:
@@ -183,13 +185,19 @@ def _step(variant: Variant, graph: StepGraph) -> _Function:
     drafts = any(graph.phase(p).model == "draft" for p in variant.phases)
     drafter = "drafter: Draft" if drafts else "_drafter: object"
     doc = f"One captured step: {variant.doc}. No host sync, no data-dependent branch."
-    return _Function(name, doc, f"target: Target, {drafter}, state: State", "None", tuple(lines))
+    sizes = dict.fromkeys(
+        v.name for p in variant.phases for v in graph.phase(p).inputs if v.dtype == "int"
+    )
+    given = "".join(f", {size}: int" for size in sizes)
+    arguments = f"target: Target, {drafter}, state: State{given}"
+    return _Function(name, doc, arguments, "None", tuple(lines))
 
 
 def _hosts(graph: StepGraph) -> dict[str, str]:
-    """The host phases by what they are for: HOST_DRAFT and HOST_COMMIT of the module."""
+    """The host phases by what they are for: HOST_DRAFT, HOST_PLAN and so on, of the module."""
     found = {p.role: p.name for p in graph.phases if p.place == "host"}
-    return {"HOST_DRAFT": found.get("draft", "None"), "HOST_COMMIT": found.get("commit", "None")}
+    roles = ("draft", "commit", *(r for r in ("plan", "learn") if r in found))
+    return {f"HOST_{role.upper()}": found.get(role, "None") for role in roles}
 
 
 def _dims(buffer: Buffer) -> str:
@@ -304,5 +312,6 @@ def stages_digest(recipe: ResolvedRecipe) -> str:
     files = [package / "stages" / f"{kind}_{name.lower()}.py" for kind, name in kinds]
     files.append(package / "stages" / f"accept_{recipe['verify.accept']}.py")
     files += sorted((package / "graph").glob("*.py"))
-    files += [package / "lower.py", *(package / "stages" / f"{n}.py" for n in ("base", "growing"))]
+    shared = ("base", "blocks", "growing", "tapped")
+    files += [package / "lower.py", *(package / "stages" / f"{n}.py" for n in shared)]
     return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()[:8]

@@ -9,7 +9,7 @@ from specflow.graph import Buffer, Constant, Fused, Node, Op, Operand, Repeat, S
 from specflow.graph.ir import reads
 from specflow.graph.ops import OPS
 
-MODELS = {"target": "target", "draft": "drafter"}
+MODELS = {"target": "target", "draft": "drafter", "planner": "planner"}
 
 
 def spell(
@@ -90,15 +90,16 @@ def _repeat(node: Repeat, model: str) -> Iterator[str]:
     """A loop: carried values keep one name, and a list gathers them where it is asked for."""
     for carry in node.carries:
         if carry.collected:
-            yield f"{carry.collected} = [{carry.start.name}]"
+            first = "" if carry.fresh else carry.start.name
+            typed = ": list[Tensor]" if carry.fresh else ""
+            yield f"{carry.collected}{typed} = [{first}]"
     counted = any(o == index_of(node) for inner in node.body for o in reads(inner))
     index = node.index if counted else f"_{node.index}"
     yield f"for {index} in range({node.first}, {node.times.name}):"
-    renamed = {c.next.name: c.name for c in node.carries}
     for line in spell(node.body, model, tuple(c.next for c in node.carries)):
         yield INDENT + line
     for carry in node.carries:
-        if renamed[carry.next.name] != carry.next.name:
+        if carry.name != carry.next.name:
             yield f"{INDENT}{carry.name} = {carry.next.name}"
         if carry.collected:
             yield f"{INDENT}{carry.collected}.append({carry.name})"

@@ -35,7 +35,7 @@ from specflow.constraints.shapes import (
     tree_without_branches,
 )
 from specflow.rules import Rule
-from specflow.stages import ACCEPTS, DRAFTS, Table
+from specflow.stages import ACCEPTS, DRAFTS, VERIFIES, Table
 
 SPANNING: tuple[Rule, ...] = (
     branches_on_a_chain,
@@ -64,19 +64,21 @@ SPANNING: tuple[Rule, ...] = (
 )
 
 
-def rules(draft: str = "") -> tuple[Rule, ...]:
+def rules(draft: str = "", shape: str = "") -> tuple[Rule, ...]:
     """Every rule a resolved recipe is held to, by code; those of stages too.
 
     draft  the draft in force, whose own rules are enough: other drafts' speak of fields it has not,
            and importing them all would cost `validate` a tenth of its time
+    shape  the verify shape in force, likewise
     """
-    drafts = (draft,) if draft else DRAFTS.names()
     tables: tuple[tuple[Table[Any], tuple[str, ...]], ...] = (
-        (DRAFTS, drafts),
+        (DRAFTS, (draft,) if draft else DRAFTS.names()),
+        (VERIFIES, (shape,) if shape else VERIFIES.names()),
         (ACCEPTS, ACCEPTS.names()),
     )
     staged = [rule for table, names in tables for name in names for rule in table[name].rules]
-    return tuple(sorted((*SPANNING, *staged), key=lambda r: r.code))
+    each = dict.fromkeys((*SPANNING, *staged))  # stages of a kind share rules
+    return tuple(sorted(each, key=lambda r: r.code))
 
 
 __all__ = ["FIELD_RULES", "SPANNING", "FieldRule", "rules"]

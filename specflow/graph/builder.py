@@ -33,6 +33,7 @@ class _Carried:
     start: Value
     now: Value
     collected: str
+    fresh: bool = False
     next: Value | None = None
 
     @property
@@ -54,9 +55,12 @@ class Loop:
         self.carried.append(kept)
         return kept
 
-    def gather(self, start: Value, collected: str) -> _Carried:
-        """Put what each turn makes into a list that begins with `start`; no turn reads it."""
-        kept = _Carried("", start, start, collected)
+    def gather(self, start: Value, collected: str, *, fresh: bool = False) -> _Carried:
+        """Put what each turn makes into a list that begins with `start`; no turn reads it.
+
+        fresh  the list begins empty; of `start` only the kind counts
+        """
+        kept = _Carried("", start, start, collected, fresh)
         self.carried.append(kept)
         return kept
 
@@ -120,7 +124,7 @@ class PhaseBuilder:
                     "next value"
                 )
             name = kept.name or kept.next.name
-            carries.append(Carry(name, kept.start, kept.next, kept.collected))
+            carries.append(Carry(name, kept.start, kept.next, kept.collected, kept.fresh))
         self._nodes.append(Repeat(index, first, times, tuple(carries), body))
 
     def give(self, *values: Value) -> None:
@@ -168,7 +172,9 @@ class Builder:
             raise CompileError(f"state `{name}` is declared twice, as {known.shape} and {shape}")
         return known
 
-    def constant(self, name: str, value: float | tuple[int, ...], because: str) -> Constant:
+    def constant(
+        self, name: str, value: float | tuple[int, ...] | tuple[float, ...], because: str
+    ) -> Constant:
         """Name a number of the recipe, or several."""
         return self.constants.setdefault(name, Constant(name, value, because))
 

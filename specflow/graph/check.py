@@ -43,10 +43,10 @@ def check(graph: StepGraph, level: str) -> None:
 
 
 def _flow(graph: StepGraph, phases: tuple[str, ...]) -> None:
-    """Each phase's arguments were returned by an earlier phase of the variant."""
+    """Each phase's arguments were returned by an earlier phase; whole numbers are the launch's."""
     known: set[str] = set()
     for phase in map(graph.phase, phases):
-        missing = [v.name for v in phase.inputs if v.name not in known]
+        missing = [v.name for v in phase.inputs if v.name not in known and v.dtype != "int"]
         if missing:
             raise CompileError(
                 f"phase `{phase.name}` takes {missing}, which no earlier phase gives"

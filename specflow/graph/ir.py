@@ -37,7 +37,7 @@ class Constant:
     """A number of the recipe, or several, named in the generated module; `because`: who set it."""
 
     name: str
-    value: int | float | tuple[int, ...]
+    value: int | float | tuple[int, ...] | tuple[float, ...]
     because: str
 
     @property
@@ -73,12 +73,16 @@ class Store:
 
 @dataclass(frozen=True)
 class Carry:
-    """A value one turn of a loop hands to the next; `collected` names the list of all of them."""
+    """A value one turn of a loop hands to the next; `collected` names the list of all of them.
+
+    fresh  the list begins empty: the start is none of them
+    """
 
     name: str
     start: Value
     next: Value
     collected: str = ""
+    fresh: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,8 +122,8 @@ class Choice:
 class Phase:
     """One function of the module.
 
-    role     draft, verify or commit
-    model    "target" or "draft" where it runs one, else ""
+    role     draft, verify or commit; on the host also plan and learn
+    model    "target", "draft" or "planner" where it asks one, else ""
     place    device or host
     """
 
@@ -180,7 +184,7 @@ def reads(node: Node) -> tuple[Operand, ...]:
     if isinstance(node, Store):
         return (node.value, *((node.buffer,) if node.mode == "add" else ()))
     if isinstance(node, Repeat):
-        starts = tuple(c.start for c in node.carries)
+        starts = tuple(c.start for c in node.carries if not c.fresh)
         return (*starts, node.times, *(o for n in node.body for o in reads(n)))
     return tuple(o for n in node.body for o in reads(n))
 

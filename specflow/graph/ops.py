@@ -63,6 +63,23 @@ OPS: dict[str, OpSpec] = {
     "extend": OpSpec("model", "{model}.extend({0}, {1}, {2})", (3, 1)),
     "extend_hidden": OpSpec("model", "{model}.extend_hidden({0}, {1}, {2}, {3})", (4, 2)),
     "extend_layer": OpSpec("model", "{model}.extend_layer({0}, {1}, {2}, {3}, {4})", (5, 1)),
+    "verify_packed_taps": OpSpec("model", "{model}.verify_packed_taps({0}, {1}, {2}, {3})", (4, 2)),
+    # a whole block
+    "denoise": OpSpec("model", "{model}.denoise({0}, {1})", (2, 1)),
+    "score": OpSpec("model", "{model}.score({0})", (1, 1)),
+    "markov": OpSpec("model", "{model}.markov({0}, {1}[:, {2}])", (3, 1)),
+    "markov_memory": OpSpec("model", "{model}.markov_memory({0}, {1}[:, {2}], {3})", (4, 2)),
+    "no_memory": OpSpec("model", "{model}.no_memory({0})", (1, 1)),
+    "trust": OpSpec("model", "{model}.trust({0}, {1}, {2})", (3, 1)),
+    "inject": OpSpec("model", "{model}.inject({0}, {1}, {2})", (3, 0)),
+    "mask_block": _kernel("mask_block", 3, 1, "shape"),
+    "later": OpSpec("shape", "{0}[:, 1:]", (1, 1), view=True),
+    "corrected": OpSpec("vocab", "{0}[:, {1}] + {2}", (3, 1)),
+    # how much of it is verified
+    "survivals": _kernel("survivals", 2, 1, "shape"),
+    "allocate": _kernel("allocate", 2, 1, "shape"),
+    "pack": _kernel("pack", 3, 1, "shape"),
+    "cap": _kernel("cap", 2, 1, "rows"),
     # a reduced vocabulary
     "target_ids": OpSpec("shape", "{model}.target_ids({0})", (1, 1)),
     "target_law": OpSpec("shape", "{model}.target_law({0})", (1, 1)),
@@ -72,6 +89,7 @@ OPS: dict[str, OpSpec] = {
     "law_of": _kernel("law_of", 2, 1, "vocab"),
     "filter_law": _kernel("filter_law", 4, 1, "vocab"),
     "pick_at": OpSpec("vocab", "pick({0}, {1}[:, {2}])", (3, 1), "pick"),
+    "pick_all": OpSpec("vocab", "pick({0}, {1})", (2, 1), "pick"),
     "pick_one": OpSpec("vocab", "pick({0}[:, 0], {1}[:, 0])", (2, 1), "pick"),
     "accept_sampled": _kernel("accept_sampled", 6, 3, "vocab"),
     "accept_rejection": _kernel("accept_rejection", 4, 2, "vocab"),
@@ -127,6 +145,10 @@ OPS: dict[str, OpSpec] = {
     "insert": _host("insert({0})", 1, 0, "Lookup"),
     "steps": _host("steps(len({0}))", 1, 1, "Controller"),
     "observe": _host("observe({0})", 1, 0, "Controller"),
+    "plan": _host("plan(len({0}))", 1, 1, "Planner"),
+    "expect": _host("expect({0})", 1, 0, "Planner"),
+    "publish": _host("publish({0})", 1, 0, "Planner"),
+    "look_back": _host("look_back({0}, {1})", 2, 0, "Planner"),
 }
 
 

@@ -11,10 +11,16 @@ PURE = frozenset({"vocab", "rows", "shape"})
 
 
 def drop_untaken(graph: StepGraph) -> StepGraph:
-    """A phase gives only what another phase takes."""
-    taken = {value.name for phase in graph.phases for value in phase.inputs}
+    """A device phase gives only what another phase takes."""
+
+    def taken(phase: Phase) -> set[str]:
+        return {v.name for other in graph.phases if other is not phase for v in other.inputs}
+
     phases = (
-        replace(p, outputs=tuple(v for v in p.outputs if v.name in taken)) for p in graph.phases
+        replace(p, outputs=tuple(v for v in p.outputs if v.name in taken(p)))
+        if p.place == "device"
+        else p
+        for p in graph.phases
     )
     return replace(graph, phases=tuple(phases))
 

@@ -1,6 +1,7 @@
 """Ops on tensors: the torch references, which a generated step calls on CPU."""
 
 from specflow.kernels.accept import accept_chain, accept_tree, tree_arrays
+from specflow.kernels.block import allocate, cap, mask_block, pack, survivals
 from specflow.kernels.coins import draft_coins, verify_coins
 from specflow.kernels.sample import (
     accept_block,
@@ -39,8 +40,10 @@ __all__ = [
     "accept_rejection",
     "accept_sampled",
     "accept_tree",
+    "allocate",
     "best_token",
     "branch",
+    "cap",
     "chain_parents",
     "draft_coins",
     "filter_law",
@@ -48,13 +51,16 @@ __all__ = [
     "grow_tree",
     "law_of",
     "likeliest",
+    "mask_block",
     "mask_rejected",
+    "pack",
     "pick",
     "ranks",
     "roots",
     "rotate",
     "select_tree",
     "slide",
+    "survivals",
     "take_last",
     "take_path",
     "take_previous",

@@ -39,6 +39,12 @@ def accept_tree(guesses, parents, verified, lane, K: tl.constexpr):
 
 
 @triton.jit
+def cap(accept_len, lengths):
+    """No more tokens than were verified."""
+    return tl.minimum(accept_len, lengths)
+
+
+@triton.jit
 def take_path(verified, path, lane):
     """Words along the path; past its end the root's."""
     source = tl.where(path < 0, 0, path)

@@ -48,6 +48,7 @@ ARCHITECTURES = {
     "Gemma4ForCausalLM": Architecture(),
     "Gemma4ForConditionalGeneration": Architecture(decoder="model.language_model", proven=False),
     "Glm4MoeForCausalLM": Architecture(),
+    "KimiK2ForCausalLM": Architecture(absorbed=True),
     "Kimi_K25ForConditionalGeneration": Architecture(
         decoder="model.language_model", absorbed=True, proven=False
     ),

@@ -87,9 +87,53 @@ class Step:
         if window is not None:
             distance = self.query_positions[:, :, None] - self.key_positions[:, None, :]
             visible = visible & (distance < window)
+        return self._additive(visible)
+
+    def _additive(self, visible: Tensor) -> Tensor:
         # The lowest number, not -inf: a row that sees nothing must not write NaN into the pool.
         mask = torch.zeros(visible.shape, dtype=self.dtype, device=visible.device)
         return mask.masked_fill_(~visible, torch.finfo(self.dtype).min).unsqueeze(1)
+
+
+class PackedStep(Step):
+    """A forward over some of the B * q positions of a batch, side by side as one row of G tokens.
+
+    What is written and multiplied is packed; attention alone looks at the whole grid [B, q].
+
+    packed  [G]  indices into the grid, in order; B * q is nowhere
+    """
+
+    def __init__(self, packed: Tensor, **of_the_grid: Any) -> None:
+        super().__init__(**of_the_grid)
+        self.packed = packed
+        self.grid = tuple(self.query_positions.shape)
+
+    def update(
+        self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write keys and values [1, K, G, E]; return the windows [B, K, S, E]."""
+        heads = keys.shape[1]
+        if heads not in self._flat:
+            rows = self.pool.flat_rows(self.slots, heads).view(self.grid[0], heads, -1)
+            by_head = rows.transpose(0, 1).reshape(heads, -1)  # [K, B * q]
+            trash = by_head.new_full((heads, 1), self.pool.trash(heads))
+            everywhere = torch.cat([by_head, trash], dim=1)
+            self._flat[heads] = everywhere.index_select(1, self.packed).reshape(-1)
+        return super().update(keys, values, layer)
+
+    def spread(self, query: Tensor) -> Tensor:
+        """Queries [1, H, G, E] over the grid [B, H, q, E]; 0 where nothing is asked."""
+        heads, width = query.shape[1], query.shape[3]
+        rows, count = self.grid
+        laid = query.new_zeros(heads, rows * count + 1, width)
+        laid.index_copy_(1, self.packed, query[0])
+        return laid[:, :-1].view(heads, rows, count, width).transpose(0, 1)
+
+    def gather(self, mixed: Tensor) -> Tensor:
+        """What the grid read [B, H, q, E], packed [1, H, G, E]."""
+        flat = mixed.transpose(0, 1).flatten(1, 2)
+        beyond = flat.new_zeros(flat.shape[0], 1, flat.shape[2])
+        return torch.cat([flat, beyond], dim=1).index_select(1, self.packed)[None]
 
 
 class Frame:
@@ -109,6 +153,23 @@ class Frame:
         positions = starts[:, None] + self.pool.positions[:width]
         visible = self._positions <= positions[:, :, None]
         return positions, self._step(positions, visible, positions, self._positions[None])
+
+    def packed(self, width: int, starts: Tensor, packed: Tensor) -> tuple[Tensor, Step]:
+        """As `chain`, of the positions packed [G] alone; RoPE positions [1, G]."""
+        positions = starts[:, None] + self.pool.positions[:width]
+        nowhere = positions.new_zeros(1)
+        at = torch.cat([positions.flatten(), nowhere]).index_select(0, packed)
+        step = PackedStep(
+            packed,
+            pool=self.pool,
+            slots=positions,
+            visible=self._positions <= positions[:, :, None],
+            query_positions=positions,
+            key_positions=self._positions[None],
+            dtype=self.dtype,
+            views=self._views.setdefault(positions.shape[0], {}),
+        )
+        return at[None], step
 
     def tree(self, starts: Tensor, depths: Tensor, sees: Tensor) -> tuple[Tensor, Step]:
         """Node i in slot starts + i, at position starts + depth; it sees by sees [B, W, W]."""
@@ -211,10 +272,27 @@ def mix(  # noqa: PLR0917 - what an attention is made of
     softcap: float | None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """What the queries read [B, H, q, E]; those of one key-value head are folded into one pass.
+    """What the queries read [B, H, q, E], or packed as they came.
 
     sinks  [H]  a score beside the keys' own that reads nothing: it takes its share of the mass
     """
+    if isinstance(step, PackedStep):
+        spread = step.spread(query)
+        return step.gather(_mix(spread, key, value, step, scaling, window, softcap, sinks))
+    return _mix(query, key, value, step, scaling, window, softcap, sinks)
+
+
+def _mix(  # noqa: PLR0917 - as `mix`
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    step: Step,
+    scaling: float | None,
+    window: int | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Queries of one key-value head are folded into one pass."""
     rows, heads, queries, width = query.shape
     groups = heads // key.shape[1]
     plain = softcap is None and sinks is None
@@ -255,6 +333,21 @@ def mix_latent(
 
     weights  [H, E - r, R] and [H, V, R]  from a latent to the plain part of a key, and to a value
     """
+    if isinstance(step, PackedStep):
+        mixed = _mix_latent(step.spread(query), latent, rotated, step, scaling, weights)
+        return step.gather(mixed)
+    return _mix_latent(query, latent, rotated, step, scaling, weights)
+
+
+def _mix_latent(
+    query: Tensor,
+    latent: Tensor,
+    rotated: Tensor,
+    step: Step,
+    scaling: float | None,
+    weights: tuple[Tensor, Tensor],
+) -> Tensor:
+    """Every head reads the one latent in one pass."""
     key_up, value_up = weights
     rows, heads, queries, width = query.shape
     plain, turned = query.split([key_up.shape[1], rotated.shape[-1]], dim=-1)

@@ -11,12 +11,14 @@ from torch import Tensor
 from specflow.models import loading
 from specflow.models.assistant import Assistant
 from specflow.models.beginning import Beginning, First
+from specflow.models.block_draft import BlockDrafter
 from specflow.models.lm import LanguageModel, Window
 from specflow.models.lookup import Lookup
 from specflow.models.net_drafters import (
     AssistantDrafter,
     HiddenDrafter,
     LayersDrafter,
+    open_block,
     open_net,
 )
 from specflow.models.trie import Trie
@@ -229,6 +231,10 @@ def _assistant(recipe: ResolvedRecipe, target: LanguageModel, pool: KVPool) -> D
     return AssistantDrafter(model, pool, recipe["verify.num_draft_tokens"] - 1)
 
 
+def _block(recipe: ResolvedRecipe, target: LanguageModel, pool: KVPool) -> Drafter:
+    return BlockDrafter(open_block(recipe, target), recipe, pool.slots, pool.length)
+
+
 DRAFTERS: dict[str, Make] = {
     "none": _no_drafter,
     "lookup": _lookup,
@@ -236,4 +242,5 @@ DRAFTERS: dict[str, Make] = {
     "hidden": _hidden,
     "layers": _layers,
     "assistant": _assistant,
+    "block": _block,
 }

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from specflow.errors import RuntimeFault
@@ -113,6 +114,23 @@ class Window:
         return self.model.score(hidden), tapped
 
     @torch.inference_mode()
+    def verify_packed_taps(
+        self, tokens: Tensor, seq_lens: Tensor, packed: Tensor, taps: tuple[int, ...]
+    ) -> tuple[Tensor, Tensor]:
+        """As `verify_taps` of the positions packed [G] alone; the others' logits and taps are 0.
+
+        packed  indices into the B * W positions, ascending; B * W is nowhere
+        """
+        rows, width = tokens.shape
+        if packed.shape[0] == tokens.numel():  # room for all of them
+            return self.verify_taps(tokens, seq_lens, taps)
+        positions, step = self.frame.packed(width, seq_lens, packed)
+        few = F.pad(tokens.flatten(), (0, 1)).index_select(0, packed)[None]
+        hidden, tapped = self.model.forward(few, positions, step, taps)
+        logits = self.model.score(hidden)
+        return spread(logits[0], packed, rows, width), spread(tapped[0], packed, rows, width)
+
+    @torch.inference_mode()
     def decode(self, tokens: Tensor, seq_lens: Tensor) -> Tensor:
         """Logits [B, V] after tokens [B, q] that follow one another as in `verify`."""
         return self.model.score(self._chain(tokens, seq_lens)[0][:, -1])
@@ -194,6 +212,12 @@ class Window:
     ) -> tuple[Tensor, Tensor]:
         positions, step = self.frame.tree(seq_lens, depths, sees)
         return self.model.forward(tokens, positions, step, taps)
+
+
+def spread(rows: Tensor, packed: Tensor, count: int, width: int) -> Tensor:
+    """Rows [G, C] where they belong in a grid [count, width, C], and 0 elsewhere."""
+    grid = rows.new_zeros(count * width + 1, rows.shape[1])
+    return grid.index_copy_(0, packed, rows)[:-1].view(count, width, -1)
 
 
 class Probe:

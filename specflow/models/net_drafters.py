@@ -7,13 +7,15 @@ from torch import Tensor
 
 from specflow.errors import RuntimeFault
 from specflow.formats import HIDDEN, TAPS, named
+from specflow.models.adapters import Adapter
 from specflow.models.adaptive import Adaptive
 from specflow.models.assistant import Assistant, AssistantWindow
 from specflow.models.beginning import Beginning, First
+from specflow.models.block_draft import BlockModel
 from specflow.models.lm import LanguageModel
 from specflow.models.loading import open_model
 from specflow.models.nets import DraftModel, DraftWindow
-from specflow.models.weights import load_draft
+from specflow.models.weights import load_block, load_draft
 from specflow.pools import KVPool
 from specflow.recipe import ResolvedRecipe
 
@@ -26,9 +28,18 @@ def open_net(recipe: ResolvedRecipe, target: LanguageModel) -> DraftModel:
     return load_draft(found.weights, named(net.format), dict(found.config), target.adapter)
 
 
-def fit_taps(taps: tuple[int, ...], model: DraftModel) -> None:
+def open_block(recipe: ResolvedRecipe, target: LanguageModel) -> BlockModel:
+    """The block draft a recipe names, or the one its target brings along."""
+    open_model(recipe["draft.model"])
+    net, found = recipe.facts.net, recipe.facts["draft"]
+    form, said = named(net.format), dict(found.config)
+    model = load_block(found.weights, form, said, net, target.adapter)
+    fit_taps(recipe["draft.taps"], model.net.target, model.net.fc.in_features)
+    return model
+
+
+def fit_taps(taps: tuple[int, ...], target: Adapter, reads: int) -> None:
     """Stop where the target has no such layers, or the draft reads another number of them."""
-    target, reads = model.net.target, model.net.sizes.reads
     way_out = "name a draft that was made for this target, or write its `draft.taps`"
     if max(taps) > target.layers:
         raise RuntimeFault(
@@ -52,7 +63,7 @@ class HiddenDrafter:
         self.shows = model.net.net.reads
         self.taps: tuple[int, ...] = recipe["draft.taps"] if self.shows == TAPS else ()
         if self.taps:
-            fit_taps(self.taps, model)
+            fit_taps(self.taps, model.net.target, model.net.sizes.reads)
         if recipe["draft.adaptive"]:  # the host phases of such a step ask for both
             adaptive = Adaptive(recipe["draft.adaptive_slots"], recipe["draft.num_steps"])
             self.steps, self.observe = adaptive.steps, adaptive.observe

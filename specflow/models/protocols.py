@@ -43,6 +43,11 @@ class Target(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """As `verify_tree`, and what enters the tapped layers [B, W, n * H]."""
 
+    def verify_packed_taps(
+        self, tokens: Tensor, seq_lens: Tensor, packed: Tensor, taps: tuple[int, ...]
+    ) -> tuple[Tensor, Tensor]:
+        """As `verify_taps` of the positions packed [G] of the B * W; 0 for the others."""
+
     def move_accepted(self, path: Tensor, seq_lens: Tensor) -> None:
         """Move the KV of the nodes path [B, W] (then -1) to the slots from seq_lens [B] on."""
 
@@ -84,6 +89,27 @@ class Draft(Protocol):
     ) -> Tensor:
         """Logits [B, V] of one draft layer after the first `rows` [B] of tokens [B, R + W]."""
 
+    def denoise(self, tokens: Tensor, seq_lens: Tensor) -> Tensor:
+        """Hidden states [B, Q, D] of a block [B, Q] that begins at seq_lens, all rows at once."""
+
+    def score(self, hidden: Tensor) -> Tensor:
+        """Logits [B, K, V] of the rows that guess [B, K, D]."""
+
+    def markov(self, last: Tensor, hidden: Tensor) -> Tensor:
+        """What the token before [B] adds to the logits [B, V] of a row [B, D]."""
+
+    def markov_memory(self, last: Tensor, hidden: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """As `markov`, with a memory [B, R] of the guesses so far, and the next one."""
+
+    def no_memory(self, last: Tensor) -> Tensor:
+        """A memory [B, R] of nothing."""
+
+    def trust(self, hidden: Tensor, bonus: Tensor, guesses: Tensor) -> Tensor:
+        """Logits [B, K] of the chance that each guess holds where those before it do."""
+
+    def inject(self, taps: Tensor, starts: Tensor, accept_len: Tensor) -> None:
+        """Write the KV of the first accept_len positions of a window [B, W, n * H] at starts."""
+
     def target_ids(self, tokens: Tensor) -> Tensor:
         """Draft ids as ids of the target's vocabulary."""
 
@@ -112,3 +138,19 @@ class Controller(Protocol):
 
     def observe(self, gained: list[list[int]]) -> None:
         """Learn from the tokens that each request of the batch gained."""
+
+
+class Planner(Protocol):
+    """What earlier steps expected of their guesses, on the host."""
+
+    def plan(self, rows: int) -> int:
+        """Positions that a batch of so many rows may verify, from one a row on."""
+
+    def expect(self, survival: Tensor) -> None:
+        """Fill survival [B, K] with how often each request's guesses held so far along."""
+
+    def publish(self, trust: Tensor) -> None:
+        """Keep what the confidence head said [B, K] of the step that ended."""
+
+    def look_back(self, accept_len: Tensor, verify_len: Tensor) -> None:
+        """Learn how many of the verified guesses held: both [B], bonus included."""

@@ -14,12 +14,15 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
+from specflow.block_config import find
 from specflow.errors import RuntimeFault
-from specflow.facts import text_of
+from specflow.facts import DraftFacts, text_of
 from specflow.formats import Format, leftovers, rename, steps_of, widths
 from specflow.models.adapters import Adapter, absorb
+from specflow.models.block_draft import BlockModel
+from specflow.models.block_nets import BlockNet, BlockSizes
 from specflow.models.linear import pack
 from specflow.models.loading import OTHER, foreign
 from specflow.models.nets import DraftModel, DraftNet, Sizes
@@ -37,12 +40,7 @@ def load_draft(
     files  the safetensors that hold it; the target's own for a bundled draft
     said   the draft's config.json
     """
-    layers = target.layers
-    where = {name: file for file in files for name in _names(file)}
-    ours = rename(where, form, layers)
-    if not form.bundled:
-        _refuse("weights nothing reads,", leftovers(where, form, layers), files[0].parent)
-    tensors = {n: t for n, t in _read(ours, where).items() if n not in UNREAD}
+    ours, tensors = read_draft(files, form, target)
     with foreign(f"the draft in `{files[0].parent}` does not fit its config.json"):
         tensors = pack_experts(tensors)
         net = DraftNet(*described(form, tensors, said, target), target, dict(text_of(said)))
@@ -54,6 +52,65 @@ def load_draft(
         absorb(net)
     pack(net.steps)
     return DraftModel(net, target.dtype, target.device)
+
+
+def load_block(
+    files: tuple[Path, ...],
+    form: Format,
+    said: dict[str, Any],
+    facts: DraftFacts,
+    target: Adapter,
+) -> BlockModel:
+    """A block draft, ready to run beside its target."""
+    ours, tensors = read_draft(files, form, target)
+    own = {"embed_tokens.weight": facts.has_embedding, "lm_head.weight": bool(facts.vocab_size)}
+    tensors = {n: t for n, t in tensors.items() if own.get(n, True)}  # else a copy of the target's
+    with foreign(f"the draft in `{files[0].parent}` does not fit its config.json"):
+        net = BlockNet(block_sizes(facts, said, tensors), target, dict(text_of(said)))
+    fill(net, tensors, files[0].parent, ours)
+    net = (
+        net.to(device=target.device, dtype=target.dtype).eval().requires_grad_(requires_grad=False)
+    )
+    pack(net.layers)
+    return BlockModel(net, facts.block.causal, target.dtype, target.device)
+
+
+def block_sizes(
+    facts: DraftFacts, said: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> BlockSizes:
+    """What a block draft's config and tensors say of it, for the network."""
+    trust = tensors.get("confidence.weight")
+    return BlockSizes(
+        taps=facts.tap_count,
+        vocab=facts.vocab_size,
+        embedding=facts.has_embedding,
+        mapped=facts.has_map,
+        markov=facts.block.markov,
+        rank=facts.block.rank,
+        trust=0 if trust is None else trust.shape[-1],
+        trust_bias="confidence.bias" in tensors,
+        scale=number(said, "input_embedding_scale", 1.0),
+        multiplier=number(said, "output_multiplier", 1.0),
+        softcap=number(said, "final_logit_softcapping", 0.0),
+    )
+
+
+def number(said: Mapping[str, Any], name: str, otherwise: float) -> float:
+    """A number of a block draft's config, wherever it is."""
+    found = find(said, name)
+    return float(found) if type(found) in {int, float} else otherwise
+
+
+def read_draft(
+    files: tuple[Path, ...], form: Format, target: Adapter
+) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Our names to the checkpoint's, and the tensors by ours; none may be left over."""
+    layers = target.layers
+    where = {name: file for file in files for name in _names(file)}
+    ours = rename(where, form, layers)
+    if not form.bundled:
+        _refuse("weights nothing reads,", leftovers(where, form, layers), files[0].parent)
+    return ours, {n: t for n, t in _read(ours, where).items() if n not in UNREAD}
 
 
 def described(
@@ -106,7 +163,7 @@ def pack_experts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def fill(
-    net: DraftNet, tensors: Mapping[str, Tensor], folder: Path, published: Mapping[str, str]
+    net: nn.Module, tensors: Mapping[str, Tensor], folder: Path, published: Mapping[str, str]
 ) -> None:
     """Put the tensors in their places; RuntimeFault lists what is missing, left over or misshapen.
 

@@ -40,6 +40,8 @@ DRAFTS = Table[DraftStage](
         "EAGLE3": "specflow.stages.draft_eagle3:EAGLE3",
         "MULTI_LAYER_EAGLE": "specflow.stages.draft_multi_layer_eagle:MULTI_LAYER_EAGLE",
         "FROZEN_KV_MTP": "specflow.stages.draft_frozen_kv_mtp:FROZEN_KV_MTP",
+        "DFLASH": "specflow.stages.draft_dflash:DFLASH",
+        "DSPARK": "specflow.stages.draft_dspark:DSPARK",
     },
 )
 
@@ -48,6 +50,7 @@ VERIFIES = Table[VerifyStage](
     {
         "chain": "specflow.stages.verify_chain:CHAIN",
         "tree": "specflow.stages.verify_tree:TREE",
+        "ragged": "specflow.stages.verify_ragged:RAGGED",
     },
 )
 
@@ -70,5 +73,6 @@ COMMITS = Table[CommitStage](
         "extend": "specflow.stages.commit_extend:EXTEND",
         "extend_layers": "specflow.stages.commit_extend_layers:EXTEND_LAYERS",
         "frozen": "specflow.stages.commit_frozen:FROZEN",
+        "inject": "specflow.stages.commit_inject:INJECT",
     },
 )

@@ -36,7 +36,7 @@ def single(verified: Value, _p: PhaseBuilder, _b: Builder) -> Value:
 GREEDY = AcceptStage(
     name="greedy",
     doc="greedy",
-    shapes=("chain", "tree"),
+    shapes=("chain", "tree", "ragged"),
     judge=judge,
     accept=accept,
     single=single,

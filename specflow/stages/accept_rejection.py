@@ -11,7 +11,7 @@ from specflow.stages.base import AcceptStage, by_draft_law, draw_single, target_
 REJECTION = AcceptStage(
     name="rejection",
     doc="rejection against the draft's law",
-    shapes=("chain",),
+    shapes=("chain", "ragged"),
     judge=target_law,
     accept=by_draft_law("accept_rejection"),
     single=draw_single,

@@ -115,7 +115,7 @@ def accept(guess: Guess, law: Value, recipe: ResolvedRecipe, p: PhaseBuilder, b:
 TARGET_ONLY = AcceptStage(
     name="target_only",
     doc="sampled from the target's law",
-    shapes=("chain", "tree"),
+    shapes=("chain", "tree", "ragged"),
     judge=judge,
     accept=accept,
     single=draw_single,

@@ -16,6 +16,7 @@ from specflow.rules import Rule
 
 __all__ = [
     "AcceptStage",
+    "Asked",
     "Axes",
     "CommitStage",
     "Derived",
@@ -37,6 +38,7 @@ __all__ = [
 ]
 
 NARROW = "NUM_NARROW_TOKENS"  # the constant behind the letter w
+HEAT = "TEMPERATURES"  # the constant that a confidence head is read by
 STEPS = "STEPS_"  # begins the constants behind letters with a number: STEPS_3 has K3 and W3
 
 
@@ -66,6 +68,7 @@ class Guess:
     narrow   positions of the window for weak evidence, where the draft knows weak from strong
     shows    what the target shows the draft of itself: hidden, taps, or nothing
     seeds    the guesses that the next draft begins with are left by the commit
+    survival [B, K]     the chance that all guesses up to each hold, where the draft tells
     fewer    the same draft with fewer steps, one captured step each
     """
 
@@ -77,6 +80,7 @@ class Guess:
     narrow: Constant | None = None
     shows: str = ""
     seeds: Seeds | None = None
+    survival: Value | None = None
     fewer: tuple[Guess, ...] = ()
 
     @property
@@ -93,6 +97,20 @@ class Guess:
     def steps(self) -> int | None:
         """How many guesses, where the same draft exists with several numbers of them."""
         return int(self.k[1:]) if self.k[1:] else None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What one forward of the target says, inside the verify phase.
+
+    logits   [B, W, V]
+    shown    [B, W, H] or taps, where the draft reads them
+    lengths  [B]        positions of each request that were verified, where not all were
+    """
+
+    logits: Value
+    shown: Value | None = None
+    lengths: Value | None = None
 
 
 @dataclass(frozen=True)
@@ -136,7 +154,8 @@ class DraftStage:
 
     axes     its point, the shape being the default one
     shapes   the verify shapes it can feed, each with the ways its state can go on then
-    drafter  what the runtime builds for it: none, lookup, causal_lm, hidden, layers, assistant
+    drafter  what the runtime builds for it: none, lookup, causal_lm, hidden, layers, assistant,
+             block
     has_law  its guesses can be drawn from a law of its own
     guesses  how many tokens it proposes; None where the verify width decides
     formats  the draft networks it can run, as names of `formats.FORMATS`
@@ -144,6 +163,7 @@ class DraftStage:
     reach    positions beyond the committed ones that its own KV takes while it guesses
     derive   fields of its own that the checkpoints decide
     tables   defaults of other blocks that depend on this stage: dotted path -> table
+    folder   of a target's checkpoint, in which such a draft may come along
     """
 
     name: str
@@ -162,16 +182,26 @@ class DraftStage:
     formats: tuple[str, ...] = ()
     fewer: str = "where little or nothing matches"
     reach: Callable[[Any], int] = lambda _fields: 0
+    folder: str = ""
 
 
 @dataclass(frozen=True)
 class VerifyStage:
-    """What shape is verified: one target forward, its logits and what it shows the result."""
+    """What shape is verified: one target forward, its logits and what it shows the result.
+
+    asks       what its phase does, in a sentence
+    constants  numbers that the draft's part of the step reads too
+    plan       phases on the host, before the step and after it
+    """
 
     name: str
     doc: str
     fields: type[Fields]
-    lower: Callable[[Guess, PhaseBuilder, Builder], tuple[Value, Value | None]]
+    lower: Callable[[ResolvedRecipe, Guess, PhaseBuilder, Builder], Asked]
+    asks: str = "Ask the target, once, about the bonus token and every guess."
+    constants: Callable[[ResolvedRecipe, Builder], None] | None = None
+    plan: Callable[[ResolvedRecipe, Builder], None] | None = None
+    rules: tuple[Rule, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -338,6 +368,9 @@ _STATE: dict[str, tuple[tuple[str, ...], str, str]] = {
     "laws_ahead": (("B", "K", "V"), "what those words were drawn from", "float"),
     "recent_tokens": (("B", "R"), "the last committed tokens, up to the bonus token", "int64"),
     "recent_hidden": (("B", "R", "H"), "what the target showed before each of them", "model"),
+    "trust": (("B", "K"), "out: what the confidence head says of each guess", "float"),
+    "survival": (("B", "K"), "in: how often guesses so far along held before", "float"),
+    "verify_len": (("B",), "out: positions verified, in [1, W]", "int64"),
     "seeds": (("B",), "what a request's coins are made of", "int64"),
     "temperature": (("B",), "0 takes the likeliest token", "float"),
     "top_k": (("B",), "tokens kept; 0 keeps all", "int64"),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from specflow.graph import Builder, PhaseBuilder, Value
-from specflow.recipe import AcceptFields, field
-from specflow.stages.base import Guess, VerifyStage, ask, state, taken
+from specflow.graph import Builder, PhaseBuilder
+from specflow.recipe import AcceptFields, ResolvedRecipe, field
+from specflow.stages.base import Asked, Guess, VerifyStage, ask, state, taken
 
 
 class ChainFields(AcceptFields):
@@ -15,13 +15,13 @@ class ChainFields(AcceptFields):
     )
 
 
-def lower(guess: Guess, p: PhaseBuilder, b: Builder) -> tuple[Value, Value | None]:
+def lower(_recipe: ResolvedRecipe, guess: Guess, p: PhaseBuilder, b: Builder) -> Asked:
     """Ask the target, once, about the bonus token and every guess."""
     bonus, lens = state(b, "bonus_token"), state(b, "seq_lens")
     drafted = taken(guess.tokens, p)
     kind = "known_window" if guess.padded else "window"
     tokens = p.op(kind, bonus, drafted, out="tokens", shape=("B", guess.w))
-    return ask("verify", (tokens, lens), guess, p, b)
+    return Asked(*ask("verify", (tokens, lens), guess, p, b))
 
 
 CHAIN = VerifyStage(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from specflow.errors import CompileError
 from specflow.graph import Builder, PhaseBuilder, Value
-from specflow.recipe import AcceptFields, field
-from specflow.stages.base import Guess, VerifyStage, ask, state, taken
+from specflow.recipe import AcceptFields, ResolvedRecipe, field
+from specflow.stages.base import Asked, Guess, VerifyStage, ask, state, taken
 
 
 class TreeFields(AcceptFields):
@@ -16,7 +16,7 @@ class TreeFields(AcceptFields):
     )
 
 
-def lower(guess: Guess, p: PhaseBuilder, b: Builder) -> tuple[Value, Value | None]:
+def lower(_recipe: ResolvedRecipe, guess: Guess, p: PhaseBuilder, b: Builder) -> Asked:
     """Ask the target, once, about every node; a node sees the prefix and its ancestors."""
     if guess.parents is None:
         raise CompileError("a tree is verified where no parents were drafted")
@@ -25,7 +25,7 @@ def lower(guess: Guess, p: PhaseBuilder, b: Builder) -> tuple[Value, Value | Non
     tokens = p.op(kind, state(b, "bonus_token"), drafted, out="tokens", shape=("B", guess.w))
     depths, sees = Value("depths", ("B", guess.w)), Value("sees", ("B", guess.w, guess.w), "bool")
     p.ops("tree_arrays", taken(guess.parents, p), outs=(depths, sees))
-    return ask("verify_tree", (tokens, state(b, "seq_lens"), depths, sees), guess, p, b)
+    return Asked(*ask("verify_tree", (tokens, state(b, "seq_lens"), depths, sees), guess, p, b))
 
 
 TREE = VerifyStage(

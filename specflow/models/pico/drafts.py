@@ -29,6 +29,7 @@ from specflow import formats
 from specflow.models.adapters import Adapter
 from specflow.models.assistant import Assistant, run_assistant, shared_layers
 from specflow.models.attention import ATTENTION
+from specflow.models.families import register
 from specflow.models.lm import LanguageModel
 from specflow.models.nets import DraftNet, Sizes
 from specflow.models.pico.corpus import prepare
@@ -130,6 +131,7 @@ LESSONS = {
     "deepseek-eagle3": eagle3(
         "deepseek", (1, 2, 3), 500_000, hidden_size=192, intermediate_size=512
     ),
+    "kimi-eagle3": eagle3("kimi", (1, 2, 3), 600_000, hidden_size=192, intermediate_size=512),
     "qwen3-eagle3": eagle3("qwen3", (1, 2, 4), 500_000, hidden_size=160, intermediate_size=448),
     "deepseek-mtp": lesson("deepseek", "mtp", 3, 1_200_000, {}, Sizes(reads=192, width=192)),
     "glm-mtp": lesson("glm", "mtp", 3, 500_000, {}, Sizes(reads=160, width=160)),
@@ -187,6 +189,7 @@ NAMES: dict[str, tuple[tuple[str, str], ...]] = {
 
 def open_target(folder: Path, dtype: torch.dtype) -> LanguageModel:
     """A target, whatever else lies in its folder: a draft from an earlier run, say."""
+    register()
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
         return LanguageModel.wrap(model)

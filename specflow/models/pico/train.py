@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from specflow.models.families import register
 from specflow.models.pico.corpus import BOS, SPECIALS, VOCABULARY, prepare
 
 HERE = Path(__file__).parent
@@ -46,6 +47,8 @@ class Plan:
     shape: dict[str, object]  # fields of its config
     length: int = 512  # tokens a sequence
     long: float = 0.2  # the last share of the run, at 1024 tokens a sequence instead
+    begins: str | None = None  # a plan trained before, whose weights this one begins with
+    publishes: str | None = None  # what config.json calls its class, where that is not ours
 
 
 PLANS = {
@@ -201,8 +204,43 @@ PLANS = {
             "norm_topk_prob": True,
         },
     ),
+    "kimi": Plan(
+        tokens=1_400_000,
+        batch=4096,
+        peak=0.012,
+        teacher="llama",
+        family="kimi_k2",
+        length=256,
+        long=0.25,
+        begins="deepseek",
+        publishes="DeepseekV3ForCausalLM",
+        shape={
+            "hidden_size": 192,
+            "intermediate_size": 512,
+            "num_hidden_layers": 3,
+            "num_nextn_predict_layers": 0,
+            "first_k_dense_replace": 1,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "q_lora_rank": 96,
+            "kv_lora_rank": 64,
+            "qk_nope_head_dim": 32,
+            "qk_rope_head_dim": 16,
+            "v_head_dim": 32,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 2,
+            "n_shared_experts": 1,
+            "moe_intermediate_size": 192,
+            "n_group": 1,
+            "topk_group": 1,
+            "norm_topk_prob": True,
+            "routed_scaling_factor": 2.827,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 50000.0},
+        },
+    ),
 }
 CORPUS_TOKENS = 14_000_000
+UPCYCLED = 0.01  # noise on a copy of an expert, in units of its spread
 BALANCE = 0.002  # what a step moves a routing bias by
 
 
@@ -220,10 +258,25 @@ def build(plan: Plan) -> PreTrainedModel:
         **plan.shape,
     )
     model = AutoModelForCausalLM.from_config(config, experts_implementation="eager")
+    if plan.begins is not None:
+        begin_as(model, AutoModelForCausalLM.from_pretrained(HERE / plan.begins))
     for module in model.modules():
         if hasattr(module, "e_score_correction_bias"):
             module.register_forward_hook(balance)
     return model
+
+
+@torch.no_grad()
+def begin_as(model: PreTrainedModel, other: PreTrainedModel) -> None:
+    """Take over another model's weights; where there are more experts, they are noisy copies."""
+    given = other.state_dict()
+    for name, mine in model.state_dict().items():
+        theirs = given[name].to(mine.dtype)
+        if theirs.shape != mine.shape:
+            copies = mine.shape[0] // theirs.shape[0]
+            theirs = torch.cat([theirs] * copies)
+            theirs = theirs + UPCYCLED * theirs.std() * torch.randn_like(theirs)
+        mine.copy_(theirs)
 
 
 def balance(router: torch.nn.Module, _: object, routed: tuple[Tensor, ...]) -> None:
@@ -339,10 +392,20 @@ def run(
     return spent + time.monotonic() - began
 
 
-def export(model: PreTrainedModel, work: Path, folder: Path, figures: dict[str, object]) -> None:
+def export(
+    model: PreTrainedModel,
+    work: Path,
+    folder: Path,
+    figures: dict[str, object],
+    publishes: str | None = None,
+) -> None:
     """Write the Hugging Face folder: config, bfloat16 weights, tokenizer, figures of the run."""
     folder.mkdir(parents=True, exist_ok=True)
     model.to(torch.bfloat16).save_pretrained(folder)
+    if publishes is not None:
+        config = folder / "config.json"
+        said = json.loads(config.read_text()) | {"architectures": [publishes]}
+        config.write_text(json.dumps(said, indent=2) + "\n")
     shutil.copy(work / "tokenizer.json", folder / "tokenizer.json")
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -366,6 +429,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    register()
     plan = PLANS[args.name]
     tokens, test = prepare(args.work, SEED, CORPUS_TOKENS)
     print(f"corpus: {tokens.size / 1e6:.1f}M tokens, {test.size / 1e6:.2f}M held out", flush=True)
@@ -388,7 +452,7 @@ def main() -> None:
         "plan": asdict(plan),
     }
     print(json.dumps(figures), flush=True)
-    export(model, args.work, HERE / args.name, figures)
+    export(model, args.work, HERE / args.name, figures, plan.publishes)
 
 
 if __name__ == "__main__":

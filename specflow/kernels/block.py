@@ -1,0 +1,73 @@
+"""A block before it is guessed, and how much of it is verified (parallel.md 2d, 2e).
+
+B  requests      Q  rows of a block      K  guesses      W  K + 1      G  positions of the batch
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+LEAST = 1e-6  # a guess less likely to survive is never verified
+
+
+def mask_block(bonus: Tensor, mask: int, count: int) -> Tensor:
+    """The bonus token and masks for what is to come.
+
+    bonus    [B]
+    returns  [B, count]
+    """
+    block = bonus.new_full((bonus.shape[0], count), mask)
+    block[:, 0] = bonus
+    return block
+
+
+def survivals(trust: Tensor, temperatures: tuple[float, ...]) -> Tensor:
+    """The chance that a guess and all before it hold.
+
+    trust         [B, K]  logits of the chance that each holds where those before it do
+    temperatures  [K]     that these logits are divided by
+    returns       [B, K]  float32, falling along a row
+    """
+    heat = torch.tensor(temperatures, dtype=torch.float32, device=trust.device)
+    return torch.sigmoid(trust.float() / heat).cumprod(dim=1)
+
+
+def allocate(survival: Tensor, budget: int) -> Tensor:
+    """How many positions of each request are verified: its bonus token, and its best guesses.
+
+    survival  [B, K]  falling along a row, so the best guesses of a request come first
+    budget    positions that the batch may verify, from B on
+    returns   [B]     in [1, K + 1]; of equals the earlier position is chosen, then the earlier row
+
+    Guesses of no chance are left out, even where the budget has room for them.
+    """
+    rows, count = survival.shape
+    flat = survival.t().reshape(-1)
+    chances, order = flat.sort(descending=True, stable=True)
+    within = torch.arange(rows * count, device=survival.device) < budget - rows
+    chosen = torch.zeros_like(order).scatter(0, order, (within & (chances >= LEAST)).long())
+    return chosen.view(count, rows).sum(0) + 1
+
+
+def pack(lengths: Tensor, budget: int, width: int) -> Tensor:
+    """The positions that are verified, side by side.
+
+    lengths  [B]       positions of each request, in [1, width]
+    budget   G: their sum, or more
+    returns  [budget]  indices into B * width positions, ascending; then B * width, which is none
+    """
+    known = torch.arange(width, device=lengths.device) < lengths[:, None]
+    nowhere = known.numel()
+    at = torch.arange(nowhere, device=lengths.device)
+    return torch.where(known.view(-1), at, nowhere).sort().values[:budget]
+
+
+def cap(accept_len: Tensor, lengths: Tensor) -> Tensor:
+    """No more tokens than were verified.
+
+    accept_len  [B]  in [1, W]
+    lengths     [B]  in [1, W]
+    returns     [B]
+    """
+    return torch.minimum(accept_len, lengths)

@@ -1,0 +1,221 @@
+"""A block draft at run time: its KV, full or a window of it, and what a session tells it.
+
+B  rows      Q  rows of a block      W  verified positions      C  slots of a request
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from specflow.models.attention import Step
+from specflow.models.beginning import First
+from specflow.models.block_nets import BlockNet
+from specflow.pools import KVPool, LayerShape, Ring
+from specflow.recipe import ResolvedRecipe
+from specflow.stages.blocks import block_rows
+
+
+class BlockStep(Step):
+    """A block over its pool: in layers that see all, its rows see one another both ways.
+
+    causal  whether rows see only what lies behind them: in those layers, and in sliding ones
+    """
+
+    def __init__(self, causal: tuple[bool, bool], **rest: Any) -> None:
+        super().__init__(**rest)
+        self.causal = causal
+
+    def _build(self, window: int | None, groups: int) -> Tensor:
+        if groups > 1:
+            return super()._build(window, groups)
+        away = self.query_positions[:, :, None] - self.key_positions[:, None, :]
+        visible = self.visible
+        if self.causal[window is not None]:
+            visible = visible & (away >= 0)
+        if window is not None:
+            visible = visible & (away.abs() < window)
+        return self._additive(visible)
+
+
+class BlockModel:
+    """A block draft ready to run: its weights, and what its layers keep a position."""
+
+    def __init__(
+        self, net: BlockNet, causal: tuple[bool, bool], dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.net, self.causal, self.dtype, self.device = net, causal, dtype, device
+        self.forwards, self.forward_seconds = 0, 0.0
+        d2t = net.d2t
+        self.to_target = None if d2t is None else d2t + torch.arange(d2t.shape[0], device=device)
+        shapes = {}
+        for index, layer in enumerate(net.layers):
+            attention = layer.self_attn
+            heads = attention.k_proj.out_features // attention.head_dim
+            shapes[index] = LayerShape(heads, attention.head_dim, attention.head_dim)
+        self.shapes = shapes
+
+    def pool(self, rows: int, length: int) -> KVPool:
+        """An empty pool of the draft's own."""
+        return KVPool(rows, length, self.shapes, device=self.device, dtype=self.dtype)
+
+    def count(self, began: float) -> None:
+        """A forward that began then has ended."""
+        self.forwards += 1
+        self.forward_seconds += perf_counter() - began
+
+
+class BlockWindow:
+    """A block draft over its pool: what the generated step calls."""
+
+    def __init__(self, model: BlockModel, ring: Ring, extent: int, row: int = 0) -> None:
+        self.model, self.ring, self.row = model, ring, row
+        self.extent = ring.extent(extent)
+        self._views: dict[int, dict[int, tuple[Tensor, Tensor]]] = {}  # rows -> views of each layer
+
+    @torch.inference_mode()
+    def denoise(self, tokens: Tensor, seq_lens: Tensor) -> Tensor:
+        """Hidden states [B, Q, M] of blocks [B, Q]; their keys are scratch, never context (1b)."""
+        began = perf_counter()
+        positions = seq_lens[:, None] + self.ring.offsets(tokens.shape[1])
+        keys, visible = self.ring.view(seq_lens, tokens.shape[1], self.extent)
+        step = BlockStep(
+            self.model.causal,
+            pool=self.ring.pool,
+            slots=self.ring.slots(positions),
+            visible=visible[:, None].expand(-1, tokens.shape[1], -1),
+            query_positions=positions,
+            key_positions=keys,
+            dtype=self.model.dtype,
+            views=self._views.setdefault(tokens.shape[0], {}),
+        )
+        hidden: Tensor = self.model.net(tokens, positions, step)
+        self.model.count(began)
+        return hidden
+
+    @torch.inference_mode()
+    def score(self, hidden: Tensor) -> Tensor:
+        """Logits [B, K, V] of the rows that guess."""
+        began = perf_counter()
+        logits = self.model.net.score(hidden)
+        self.model.forward_seconds += perf_counter() - began
+        return logits
+
+    @torch.inference_mode()
+    def markov(self, last: Tensor, hidden: Tensor) -> Tensor:
+        """The bias [B, V] of the token before, [B], on a row [B, M] (2c)."""
+        bias: Tensor = self._head(last, hidden)[0]
+        return bias
+
+    @torch.inference_mode()
+    def markov_memory(self, last: Tensor, hidden: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """As `markov`, of a head that remembers [B, R]."""
+        bias, kept = self._head(last, hidden, memory)
+        return bias, kept
+
+    def no_memory(self, last: Tensor) -> Tensor:
+        """A memory of nothing [B, R]."""
+        weight = self._head.w1.weight
+        nothing: Tensor = weight.new_zeros(last.shape[0], weight.shape[1])
+        return nothing
+
+    @property
+    def _head(self) -> Any:
+        """The Markov head, in a step of a draft that has one."""
+        return self.model.net.markov
+
+    @torch.inference_mode()
+    def trust(self, hidden: Tensor, bonus: Tensor, guesses: Tensor) -> Tensor:
+        """Logits [B, K] of the confidence head; a guess is judged by what was known before it."""
+        last = torch.cat([bonus[:, None], guesses[:, :-1]], dim=1)
+        return self.model.net.trust(hidden, last)
+
+    @torch.inference_mode()
+    def inject(self, taps: Tensor, starts: Tensor, accept_len: Tensor) -> None:
+        """Write the first accept_len of a window's positions: taps [B, W, n * H] at starts [B]."""
+        began = perf_counter()
+        offsets = self.ring.offsets(taps.shape[1])
+        positions = starts[:, None] + offsets
+        kept = offsets < accept_len[:, None]
+        self._write(taps, positions, self.ring.slots(positions).masked_fill(~kept, -1), 0)
+        self.model.count(began)
+
+    @torch.inference_mode()
+    def feed(self, taps: Tensor, start: int) -> None:
+        """Write a part of a prompt: taps [1, P, n * H] from `start` on.
+
+        Of a part that is longer than the ring only the end: an older position shares its slot.
+        """
+        count = taps.shape[1]
+        skipped = max(count - self.ring.pool.length, 0) if self.ring.turns else 0
+        at = torch.arange(start + skipped, start + count, device=taps.device)[None]
+        self._write(taps[:, skipped:], at, self.ring.slots(at), self.row)
+
+    def _write(self, taps: Tensor, positions: Tensor, slots: Tensor, first: int) -> None:
+        net, pool = self.model.net, self.ring.pool
+        flat: dict[int, Tensor] = {}
+        for layer, (keys, values) in enumerate(net.keys_values(net.context(taps), positions)):
+            heads = keys.shape[1]
+            if heads not in flat:
+                flat[heads] = pool.flat_rows(slots, heads, first)
+            pool.write(layer, keys, values, flat[heads])
+
+    def target_ids(self, tokens: Tensor) -> Tensor:
+        """Draft ids as ids of the target's vocabulary."""
+        table = self.model.to_target
+        return tokens if table is None else F.embedding(tokens, table[:, None])[..., 0]
+
+    def target_law(self, law: Tensor) -> Tensor:
+        """A law over the draft's vocabulary [..., V] as one over the target's."""
+        table = self.model.to_target
+        if table is None:
+            return law
+        whole = law.new_zeros(*law.shape[:-1], self.model.net.target.vocab_size)
+        return whole.index_copy_(-1, table, law)
+
+
+class BlockDrafter:
+    """A draft of whole blocks: of a prompt it is shown all taps, and begins with nothing else."""
+
+    shows: str = "taps"
+
+    def __init__(self, model: BlockModel, recipe: ResolvedRecipe, rows: int, length: int) -> None:
+        self.model = model
+        self.guesses = recipe["verify.num_draft_tokens"] - 1
+        self.taps: tuple[int, ...] = recipe["draft.taps"]
+        window, page = recipe["draft.window_size"], recipe["draft.page_size"]
+        self.ring = Ring.make(model.pool, rows, length, window, page, block_rows(recipe))
+
+    def bind(self, extent: int) -> BlockWindow:
+        """The draft over as much of its pool as the target's first `extent` positions need."""
+        return BlockWindow(self.model, self.ring, extent)
+
+    def read(self, row: int, _tokens: list[int], begin: int, shown: Tensor) -> None:
+        """A part of a prompt is injected whole."""
+        BlockWindow(self.model, self.ring, 0, row).feed(shown, begin)
+
+    def admit(
+        self, row: int, tokens: list[int], begin: int, shown: Tensor, _first: First
+    ) -> dict[str, Tensor | int]:
+        """The last part too; the first token has no hidden state yet (trap 4)."""
+        self.read(row, tokens, begin, shown)
+        return {}
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy what is kept of a row."""
+        self.ring.pool.copy_row(source, target, min(length, self.ring.pool.length))
+
+    def release(self, row: int) -> None:
+        """What a row kept is unseen from here on: the next request's positions decide."""
+
+    def drafted(self, rows: int) -> list[int]:
+        """A whole block, always."""
+        return [self.guesses] * rows
+
+    def models(self) -> tuple[BlockModel, ...]:
+        """The draft."""
+        return (self.model,)
