@@ -26,6 +26,7 @@ from specflow.constraints.accept import lossy
 from specflow.diagnostics import Diagnostic
 from specflow.errors import RuntimeFault
 from specflow.lower import lower
+from specflow.memory import positions
 from specflow.models import loading
 from specflow.models.drafters import DRAFTERS
 from specflow.models.lm import LanguageModel
@@ -35,7 +36,7 @@ from specflow.provenance import Entry
 from specflow.recipe import Recipe, ResolvedRecipe, dump
 from specflow.report import Counted, Report, Timed
 from specflow.resolve import STAND_IN, resolve
-from specflow.session import Completion, Draws, Request, Session, reach
+from specflow.session import Completion, Draws, Request, Session
 from specflow.stages import ACCEPTS
 from specflow.tables import PLAIN
 
@@ -276,11 +277,6 @@ def make_session(recipe: ResolvedRecipe, target: LanguageModel, tokenizer: Token
     session = Session(recipe, step, target, pool, drafter, tokenizer.decode, stop_ids, planner)
     warm_up(session)
     return session
-
-
-def positions(recipe: ResolvedRecipe) -> int:
-    """KV positions of a row: the longest request, and what a step touches beyond its end."""
-    return recipe.run.max_length + reach(recipe)
 
 
 def warm_up(session: Session) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from specflow.memory import draft_kv, draft_kv_text
 from specflow.provenance import Entry, Ledger, Origin
 from specflow.recipe import ResolvedRecipe
+from specflow.stages.verify_ragged import STATIC, planned
 
 COLUMNS = ("field", "value", "origin", "because")
 
@@ -21,8 +23,23 @@ def explain(recipe: ResolvedRecipe) -> str:
     )
     more = "`--format json` for machines, `explain … draft.algorithm` for one field's history."
     lines = [recipe.name, "", point, "", *columns([COLUMNS, *rows]), "", f"{counts}. {more}"]
-    lines += recorded(recipe)
+    lines += [*draft_kv_text(recipe), *plan_text(recipe), *recorded(recipe)]
     return "\n".join(lines) + "\n"
+
+
+def plan_text(recipe: ResolvedRecipe) -> list[str]:
+    """What decides how much is verified, where a recipe could plan it."""
+    if recipe.axes.shape != "ragged":
+        return []
+    width = recipe["verify.num_draft_tokens"]
+    if not planned(recipe):
+        why = "`mode: static`" if recipe["verify.mode"] == STATIC else "no cost table"
+        return [f"plan: none ({why}), so all {width} positions of every request are verified."]
+    told = {"head": "the draft's confidence head", "average": "past acceptance by position"}
+    lag = recipe["verify.lag_steps"]
+    ago = f"{lag} step{'s' if lag > 1 else ''} ago"
+    by = f"{told[recipe['verify.confidence']]} {ago} and the costs in {recipe['verify.cost_table']}"
+    return [f"plan: 1 to {width} positions a request, by {by}."]
 
 
 def recorded(recipe: ResolvedRecipe) -> list[str]:
@@ -93,10 +110,17 @@ def as_json(recipe: ResolvedRecipe) -> dict[str, Any]:
         "recipe": recipe.name,
         "fingerprint": recipe.fingerprint,
         "axes": vars(recipe.axes),
+        "draft_kv": _memory(recipe),
         "fields": {
             path: [_entry(e) for e in recipe.ledger.history(path)] for path in recipe.ledger
         },
     }
+
+
+def _memory(recipe: ResolvedRecipe) -> dict[str, Any] | None:
+    """Bytes of a block draft's keys and values, with its window and without."""
+    kept = draft_kv(recipe)
+    return None if kept is None else {"bytes": kept.bytes, "bytes_without_window": kept.bytes_whole}
 
 
 def _entry(entry: Entry) -> dict[str, Any]:

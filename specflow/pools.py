@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from specflow.errors import RuntimeFault
+from specflow.memory import ring_slots
 
 MEMORY = Path("/proc/meminfo")
 
@@ -139,15 +140,6 @@ class KVPool:
         for (heads, _), block in self._blocks.items():
             slots = block[:, :-1].unflatten(1, (self.slots, heads, self.length))
             slots[:, target, :, :length] = slots[:, source, :, :length]
-
-
-def ring_slots(window: int, page: int, rows: int) -> int:
-    """Slots of a request whose draft keeps a window of positions beside a block of `rows`.
-
-    At draft time the live positions are at most `page - 1` more than the window, and the block; the
-    slot that a commit overwrites is then older than any of them (parallel.md 8.2).
-    """
-    return window + page + rows
 
 
 def view_start(seq_lens: Tensor, window: int, page: int) -> Tensor:

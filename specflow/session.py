@@ -14,13 +14,13 @@ from torch import Tensor
 from specflow.capture import CapturedStep, buffers
 from specflow.errors import RuntimeFault
 from specflow.kernels import filter_law, law_of, pick, verify_coins
+from specflow.memory import reach
 from specflow.models.beginning import First, row
 from specflow.models.drafters import Drafter
 from specflow.models.lm import LanguageModel
 from specflow.models.ragged import BatchPlanner
 from specflow.pools import KVPool
 from specflow.recipe import ResolvedRecipe
-from specflow.stages import DRAFTS
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,6 @@ class Clock:
     verify: float = 0.0
     commit: float = 0.0
     prefill: float = 0.0
-
-
-def reach(recipe: ResolvedRecipe) -> int:
-    """The most positions beyond the committed ones that a step touches, in any pool."""
-    width: int = recipe["verify.num_draft_tokens"]
-    return max(width + 1, DRAFTS[recipe.stages[0]].reach(recipe.draft))
 
 
 class Session:
