@@ -21,14 +21,14 @@ from statistics import mean
 import torch
 from loop import Quiet
 
-from specflow.execute import decode, encode, make_session, plain_of
+from specflow.execute import counted, decode, encode, make_session, plain_of
 from specflow.load import load
 from specflow.models.lm import LanguageModel
 from specflow.models.loading import open_model
 from specflow.models.tokenizer import Tokenizer
 from specflow.packs import find, root
 from specflow.prompts import Prompts, read
-from specflow.report import repeats
+from specflow.report import by_position, repeats
 from specflow.resolve import resolve
 from specflow.session import Session
 
@@ -48,7 +48,11 @@ RECIPES = (
     ("pico/multi_layer", "3 layers"),
     ("pico/frozen_kv", "3 steps"),
     ("pico/frozen_kv_tree", "3 steps, topk 3"),
+    ("pico/dflash", "block of 7 guesses"),
+    ("pico/dspark", "block of 7 guesses"),
 )
+# Compared position by position: the same backbone, without a Markov head and with one.
+BLOCKS = ("pico/dflash", "pico/dspark")
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ class Measured:
     looping    share of completions that say 8 tokens twice
     forwards   draft forwards a step
     identical  of how many greedy completions; None where they are drawn
+    given      of a chain, how often the guess at each position held where those before it did
     """
 
     tau: float
@@ -67,6 +72,7 @@ class Measured:
     looping: float
     forwards: float
     identical: tuple[int, int] | None
+    given: list[float | None]
 
 
 def measure(name: str, temperature: float, prompts: Prompts, new: int) -> Measured:
@@ -95,6 +101,9 @@ def measure(name: str, temperature: float, prompts: Prompts, new: int) -> Measur
         mean(repeats(c.tokens) for c in done.completions),
         mean(counts),
         identical,
+        by_position([counted(c) for c in done.completions], recipe["verify.num_draft_tokens"] - 1)[
+            "cond_accept_rate_at"
+        ],
     )
 
 
@@ -103,12 +112,12 @@ def count_forwards(session: Session) -> list[int]:
     counts: list[int] = []
     launch, models = session.captured.launch, session.drafter.models()
 
-    def counted(rows: int, variant: str, needed: int) -> None:
+    def watched(rows: int, variant: str, needed: int, budget: int = 0) -> None:
         before = sum(model.forwards for model in models)
-        launch(rows, variant, needed)
+        launch(rows, variant, needed, budget)
         counts.append(sum(model.forwards for model in models) - before)
 
-    session.captured.launch = counted  # type: ignore[method-assign]
+    session.captured.launch = watched  # type: ignore[method-assign]
     return counts
 
 
@@ -120,6 +129,21 @@ def row(name: str, shape: str, greedy: Measured, drawn: Measured) -> str:
         cells.append(f"{100 * each.looping:.0f} %")
     cells.append(f"{greedy.forwards:.1f}")
     return "| " + " | ".join(cells) + " |"
+
+
+def by_depth(figures: dict[str, tuple[Measured, Measured]]) -> list[str]:
+    """The table of block drafts: what each position's guess is worth once it is reached."""
+    names = [name for name in BLOCKS if name in figures]
+    if not names:
+        return []
+    depth = len(figures[names[0]][0].given)
+    lines = [f"| held, where those before held | {' | '.join(map(str, range(1, depth + 1)))} |"]
+    lines.append("|---" * (depth + 1) + "|")
+    for name in names:
+        for said, each in zip(("greedy", "temperature 0.8"), figures[name], strict=True):
+            cells = ["-" if x is None else f"{x:.2f}" for x in each.given]
+            lines.append(f"| `{name}`, {said} | {' | '.join(cells)} |")
+    return lines
 
 
 def main() -> int:
@@ -136,16 +160,19 @@ def main() -> int:
     print("| recipe | draft | τ, greedy | looping | τ, temperature 0.8 | looping | forwards |")
     print("|---|---|---|---|---|---|---|")
     figures: dict[str, object] = {}
+    found: dict[str, tuple[Measured, Measured]] = {}
     wrong = 0
     for name, shape in RECIPES:
         if args.only and name not in args.only:
             continue
-        both = [measure(name, temperature, prompts, args.new) for temperature in (0.0, 0.8)]
-        print(row(name, shape, *both), flush=True)
+        both = tuple(measure(name, heat, prompts, args.new) for heat in (0.0, 0.8))
+        found[name] = (both[0], both[1])
+        print(row(name, shape, *found[name]), flush=True)
         figures[name] = {"greedy": vars(both[0]), "temperature_0.8": vars(both[1])}
         if both[0].identical is not None and both[0].identical[0] != both[0].identical[1]:
             wrong += 1
             print(f"{name}: {both[0].identical} completions identical", file=sys.stderr)
+    print("\n".join(["", *by_depth(found)]))
     if args.out:
         machine = {"processor": platform.machine(), "torch": torch.__version__}
         facts = {"prompts": args.limit, "new_tokens": args.new, **machine, "recipes": figures}

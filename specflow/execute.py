@@ -120,7 +120,7 @@ def execute(
         prompts={"count": len(requests), "refused": len(findings), "sha256": prompts.sha256},
         counted=[counted(c) for c in done.completions],
         timed=done.timed,
-        chain=resolved.axes.shape == "chain",
+        chain=resolved.axes.shape != "tree",
         width=resolved["verify.num_draft_tokens"],
         cut_short=bool(done.stopped),
         notes=notes_of(resolved, len(findings)),

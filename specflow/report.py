@@ -73,7 +73,7 @@ class Report:
             "accept_histogram": [lens.count(n) for n in range(1, self.width + 1)],
         }
         if self.chain and self.width > 1:
-            out |= _by_position(self.counted, self.width - 1)
+            out |= by_position(self.counted, self.width - 1)
         other = max(0.0, self.timed.total - sum(self.timed.phases.values()))
         out["seconds"] = {**self.timed.phases, "other": other, "total": self.timed.total}
         out["forward_seconds"] = self.timed.forward
@@ -103,7 +103,7 @@ def _ratio(numerator: float, denominator: float) -> float:
     return numerator / denominator if denominator else 0.0
 
 
-def _by_position(counted: Sequence[Counted], guesses: int) -> dict[str, list[float | None]]:
+def by_position(counted: Sequence[Counted], guesses: int) -> dict[str, list[float | None]]:
     """For chains: how often each position's guess held, of all made, and given the last held.
 
     None where no guess was ever made there.
@@ -171,6 +171,8 @@ def table(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
                 "guess held / guess made, by position",
             )
         )
+        given = " ".join("-" if x is None else f"{x:.2f}" for x in report["cond_accept_rate_at"])
+        rows.append(("where those before held", given, "guess held / guess reached"))
     spread = report["per_prompt"]
     if totals["drafted"]:
         said = f"{spread['min']:.2f} .. {spread['median']:.2f} .. {spread['max']:.2f}"

@@ -142,7 +142,7 @@ class BlockWindow:
         positions = starts[:, None] + offsets
         kept = offsets < accept_len[:, None]
         self._write(taps, positions, self.ring.slots(positions).masked_fill(~kept, -1), 0)
-        self.model.count(began)
+        self.model.forward_seconds += perf_counter() - began
 
     @torch.inference_mode()
     def feed(self, taps: Tensor, start: int) -> None:
