@@ -17,6 +17,7 @@ from specflow.constraints.checkpoints import (
 )
 from specflow.constraints.drafts import (
     draft_vocabulary_mismatch,
+    engine_only_target,
     foreign_draft,
     hidden_size_mismatch,
     ill_fitting_draft,
@@ -55,6 +56,7 @@ SPANNING: tuple[Rule, ...] = (
     greedy_at_temperature,
     recurrent_target,
     recurrent_draft,
+    engine_only_target,
     foreign_draft,
     missing_checkpoint,
     unreadable_checkpoint,

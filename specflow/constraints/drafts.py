@@ -1,11 +1,11 @@
-"""SF025 to SF027, SF044, SF045, SF060: whether a draft and its target are made for each other.
+"""SF025 to SF027, SF044 to SF046, SF060: whether a draft and its target are made for each other.
 
 All of it is told from configs, names and shapes, before any weight loads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from specflow.diagnostics import Put
 from specflow.facts import CAUSAL_LM, FOR_ANOTHER, DraftFacts, ModelFacts
@@ -28,6 +28,7 @@ RECURRENT_FAMILIES = {
     "falcon_mamba": "mamba",
     "glm5_next": "linear_attention",
     "jamba": "mamba",
+    "kimi_k3": "linear_attention",
     "kimi_linear": "linear_attention",
     "lara_mini": "linear_attention",
     "lfm2": "conv",
@@ -48,6 +49,8 @@ RECURRENT_FAMILIES = {
     "zamba": "hybrid",
     "zamba2": "hybrid",
 }
+# Families whose attention is of a kind of its own, which specflow's own engine does not drive.
+UNDRIVEN_FAMILIES = {"deepseek_v4": "compressed_sparse_attention"}
 
 
 def holder(r: ResolvedRecipe) -> str:
@@ -213,7 +216,7 @@ def recurrent_target(r: ResolvedRecipe) -> Iterator[Finding]:
     ## Fix
     Run it on an engine, or name another target. Its plain decoding is not driven here either.
     """
-    if r.axes.guess != "none":
+    if r.axes.guess != "none" and not r.facts["target"].recorded:
         offer = "run this target on an engine, or name one whose layers are all attention; "
         offer += "its plain decoding is not driven here either"
         yield from _kept_state(r, "target", offer)
@@ -237,29 +240,83 @@ def recurrent_draft(r: ResolvedRecipe) -> Iterator[Finding]:
         yield from _kept_state(r, "draft", "name a draft model whose layers are all attention")
 
 
+@rule("SF046", "engine-only-target", warning=True)
+def engine_only_target(r: ResolvedRecipe) -> Iterator[Finding]:
+    """A target that is only recorded is one that specflow's own engine runs once it is here.
+
+    ## Why
+    A recipe for a recorded target is judged, explained and compiled without its weights. Where the
+    target has layers that specflow's own engine does not drive, because they keep a state (KDA,
+    Mamba) or attend in a way of their own, getting the weights does not help: the recipe is for an
+    engine that drives them.
+
+    ## Example
+    ```yaml
+    target: {model: moonshotai/Kimi-K3}
+    draft: {algorithm: DSPARK, model: RadixArk/Kimi-K3-DSpark}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: moonshotai/Kimi-K3}
+    draft: {algorithm: DSPARK, model: RadixArk/Kimi-K3-DSpark}
+    allow: {SF046: an engine runs it}
+    ```
+
+    ## Fix
+    Say with `allow` that the recipe is for an engine, or name a target whose layers are all plain
+    attention.
+    """
+    target = r.facts["target"]
+    kind, evidence = _undriven(target)
+    if target.recorded and kind:
+        yield Finding(
+            at="target.model",
+            message=f"`{target.model}` has `{kind}` layers: specflow's own engine will not run it, "
+            "an engine that drives them will",
+            label=evidence,
+            help="silence this with `allow: {SF046: why}`, or name a target whose layers are all "
+            "plain attention",
+        )
+
+
 def _kept_state(r: ResolvedRecipe, block: str, offer: str) -> Iterator[Finding]:
     """A finding where a model has layers whose state cannot be rolled back."""
     model = r.facts[block]
-    listed = [kind for kind in model.layer_types if kind in RECURRENT]
-    family = "" if model.layer_types else _recurrent_family(model)
-    if not listed and not family:
+    kind, evidence = _recurrent(model)
+    if not kind:
         return
-    kind = listed[0] if listed else RECURRENT_FAMILIES[family.removesuffix("_text")]
-    evidence = f"{len(listed)} of {model.layers} layers keep a state" if listed else ""
     yield Finding(
         at=f"{block}.model",
         message=f"`{model.model}` has `{kind}` layers, whose state cannot be rolled back "
         "to the accepted prefix",
-        label=evidence or f"`model_type` is {family}",
+        label=evidence,
         because={"draft.algorithm": "guesses that the target refuses are taken back"},
         help=offer,
     )
 
 
-def _recurrent_family(model: ModelFacts) -> str:
-    """The model type of a family with recurrent layers, where it is one."""
+def _recurrent(model: ModelFacts) -> tuple[str, str]:
+    """A kind of layer that keeps a state, and what says so; both empty where there is none."""
+    listed = [kind for kind in model.layer_types if kind in RECURRENT]
+    if listed:
+        return listed[0], f"{len(listed)} of {model.layers} layers keep a state"
+    return ("", "") if model.layer_types else _of_a_family(model, RECURRENT_FAMILIES)
+
+
+def _undriven(model: ModelFacts) -> tuple[str, str]:
+    """A kind of layer that specflow's own engine does not drive, and what says so."""
+    kind, evidence = _recurrent(model)
+    return (kind, evidence) if kind else _of_a_family(model, UNDRIVEN_FAMILIES)
+
+
+def _of_a_family(model: ModelFacts, families: Mapping[str, str]) -> tuple[str, str]:
+    """The kind of layer that a model's family has, and the model type that says so."""
     types = (str(said or "") for said in (model.model_type, model.text.get("model_type")))
-    return next((t for t in types if t.removesuffix("_text") in RECURRENT_FAMILIES), "")
+    found = next((t for t in types if t.removesuffix("_text") in families), "")
+    if not found:
+        return "", ""
+    return families[found.removesuffix("_text")], f"`model_type` is {found}"
 
 
 @rule("SF060", "foreign-draft-architecture")

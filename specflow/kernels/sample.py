@@ -55,14 +55,13 @@ def _renormalised(law: Tensor) -> Tensor:
 def pick(weights: Tensor, coin: Tensor) -> Tensor:
     """The token at a coin of the cumulated weights, which need not sum to 1; never one of weight 0.
 
-    weights  [B, V]  >= 0, not all 0
-    coin     [B]     in [0, 1)
-    returns  [B]     the first token whose running sum exceeds coin times the sum; the last with
-                     weight if rounding
-                     leaves none
+    weights  [..., V]  >= 0, not all 0
+    coin     [...]     in [0, 1)
+    returns  [...]     the first token whose running sum exceeds coin times the sum; the last with
+                       weight if rounding leaves none
     """
     running = weights.cumsum(-1)
-    beyond = (running > coin[:, None].to(weights.dtype) * running[:, -1:]) & (weights > 0)
+    beyond = (running > coin[..., None].to(weights.dtype) * running[..., -1:]) & (weights > 0)
     ids = torch.arange(weights.shape[-1], device=weights.device)
     first = torch.where(beyond, ids, weights.shape[-1]).amin(-1)
     last = torch.where(weights > 0, ids, 0).amax(-1)
