@@ -70,6 +70,12 @@ def whole(config: Mapping[str, Any], *names: str) -> int:
     return next((n for n in found if type(n) is int and n >= 0), 0)
 
 
+def _own(text: Mapping[str, Any], name: str) -> int:
+    """A number of the layers themselves: what is nested in their config is not built from."""
+    said = text.get(name)
+    return said if type(said) is int and said >= 0 else 0
+
+
 def describe(
     config: Mapping[str, Any],
     text: Mapping[str, Any],
@@ -82,7 +88,7 @@ def describe(
     vocabulary  the target's tokens, in which a mask token may be named as text
     """
     rank = shapes.get("markov.w1.weight", (0, 0))[-1]
-    layers = whole(text, "num_hidden_layers")
+    layers = _own(text, "num_hidden_layers")
     width = sum(
         shapes.get(f"layers.{i}.self_attn.{name}_proj.weight", (0,))[0]
         for i in range(layers)
@@ -114,13 +120,13 @@ def guesses_ahead(config: Mapping[str, Any], *, markov: bool) -> bool:
     else whatever marks a DSpark: its class, its projector, a Markov head.
     """
     said = {v for n in AHEAD_KEYS if isinstance(v := find(config, n), bool)}
-    said |= {not v for n in BESIDE_KEYS if isinstance(v := config.get(n), bool)}
+    said |= {not v for n in BESIDE_KEYS if isinstance(v := find(config, n), bool)}
     if len(said) > 1:
         raise ValueError(said)
     if said:
         return said.pop()
     kind = config.get("speculators_model_type")
-    if kind in {"dspark", "dflash"}:
+    if kind in ("dspark", "dflash"):  # it may be of any type, a list too
         return bool(kind == "dspark")
     names = config.get("architectures")
     if isinstance(names, list) and any("DSpark" in str(name) for name in names):
@@ -173,7 +179,7 @@ def _markov(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) ->
 
 def _windows(text: Mapping[str, Any], layers: int) -> tuple[int, ...]:
     kinds = text.get("layer_types")
-    window = whole(text, "sliding_window")
+    window = _own(text, "sliding_window")
     if not isinstance(kinds, Sequence) or isinstance(kinds, str) or len(kinds) != layers:
         return (0,) * layers
     return tuple(window if kind == SLIDING else 0 for kind in kinds)
