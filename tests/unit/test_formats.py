@@ -65,7 +65,39 @@ ASSISTANT = [
     "model.layers.0.self_attn.q_proj.weight",
     "masked_embedding.token_ordering",
 ]
+BACKBONE = [
+    "fc.weight",
+    "hidden_norm.weight",
+    "norm.weight",
+    *(
+        name
+        for i in range(2)
+        for name in block(
+            f"layers.{i}.",
+            "input_layernorm.weight",
+            "self_attn.q_norm.weight",
+            "self_attn.k_norm.weight",
+        )
+    ),
+]
+CORRECTED = [
+    *BACKBONE,
+    "markov_head.markov_w1.weight",
+    "markov_head.markov_w2.weight",
+    "markov_head.gate_proj.weight",
+    "markov_head.gate_proj.bias",
+    "markov_head.joint_proj.weight",
+    "markov_head.joint_proj.bias",
+    "confidence_head.proj.weight",
+    "confidence_head.proj.bias",
+    "d2t",
+    "t2d",
+    "embed_tokens.weight",
+    "lm_head.weight",
+]
 OWN = {
+    "dspark": CORRECTED,
+    "dflash": BACKBONE,
     "eagle": EAGLE,
     "eagle3": EAGLE3,
     "eagle3_speculators": SPECULATORS,
@@ -78,6 +110,12 @@ BUNDLED = {
     "mtp_qwen3_next": QWEN,
     "mtp_layers": V2,
 }
+
+
+OF_A_BLOCK = (
+    r"(fc|hidden_norm|norm)\.weight|layers\.\d\..+"
+    r"|markov\.(w1|w2)\.weight|(markov\.(gate|joint)|confidence)\.(weight|bias)"
+)
 
 
 def found(names: list[str], *, bundled: bool) -> str:
@@ -97,7 +135,7 @@ def test_a_draft_of_its_own(name: str) -> None:
     assert found(OWN[name], bundled=True) == ""
 
 
-@pytest.mark.parametrize("name", ["eagle", "eagle3", "eagle3_speculators"])
+@pytest.mark.parametrize("name", ["dspark", "dflash", "eagle", "eagle3", "eagle3_speculators"])
 def test_a_draft_saved_under_model(name: str) -> None:
     assert found([f"model.{n}" for n in OWN[name]], bundled=False) == name
 
@@ -124,6 +162,9 @@ def test_a_format_names_every_weight_once(name: str) -> None:
     assert sorted([*ours.values(), *copies]) == sorted(names)
     if name != "assistant":
         known = r"embed_tokens\.weight|lm_head\.weight|d2t|t2d"
+        if formats.named(name).net.block == formats.CONTEXT:
+            assert all(re.fullmatch(f"{known}|{OF_A_BLOCK}", each) for each in ours)
+            return
         step = r"steps\.\d\.((embed_norm|hidden_norm|fc|norm)\.(weight|bias)|block\..+)"
         assert all(re.fullmatch(f"{known}|{step}", each) for each in ours)
 
@@ -148,6 +189,52 @@ def test_a_layer_for_each_step() -> None:
         "pre_mlp_layernorm.weight"
     )
     assert formats.steps_of([]) == 0
+
+
+@pytest.mark.parametrize("name", ["dspark", "dflash"])
+def test_other_names_of_a_block_draft(name: str) -> None:
+    """An encoder, a head inside a head, all of it under `model.`: the same tensors."""
+    form = formats.named(name)
+    bare = formats.rename(OWN[name], form, LAYERS)
+    for change in (
+        lambda n: {"fc.weight": "encoder.fc.weight"}.get(n, n),
+        lambda n: {"hidden_norm.weight": "encoder.output_norm_enc.weight"}.get(n, n),
+        lambda n: f"logit_head.{n}" if "_head." in n and n != "lm_head.weight" else n,
+        lambda n: f"model.{n}",
+    ):
+        names = [change(n) for n in OWN[name]]
+        assert found(names, bundled=False) == name
+        assert formats.leftovers(names, form, LAYERS) == []
+        said = {ours: change(theirs) for ours, theirs in bare.items()}
+        assert formats.rename(names, form, LAYERS) == said
+
+
+@pytest.mark.parametrize("lacking", ["fc.weight", "hidden_norm.weight"])
+def test_what_is_no_block_draft(lacking: str) -> None:
+    for name in ("dspark", "dflash"):
+        names = [n for n in OWN[name] if n != lacking]
+        assert found(names, bundled=False) not in {"dspark", "dflash"}
+
+
+def test_a_markov_head_tells_a_dspark_from_a_dflash() -> None:
+    names = [n for n in CORRECTED if "markov" not in n]
+    assert found(names, bundled=False) == "dflash"
+    assert found([*BACKBONE, "confidence_head.proj.weight"], bundled=False) == "dflash"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("layers.0.attention_conv.base_kernel", "a DFlash-2 draft"),
+        ("layers.3.mlp_conv.kernel_projection.weight", "a DFlash-2 draft"),
+        ("candidate_selector.predecessor_codebook", "a DFlash-2 draft"),
+        ("prefix_gru.weight_ih_l0", "a DOMINO draft"),
+        ("lilicorr.token_proj.weight", "a LiLiCorr draft"),
+    ],
+)
+def test_a_block_draft_of_another_kind_is_told(name: str, said: str) -> None:
+    assert formats.block_variant([*BACKBONE, name]) == said
+    assert formats.block_variant(CORRECTED) == ""
 
 
 IDS = formats.TAP_KEY
