@@ -15,7 +15,8 @@ from typing import Any
 
 FILE = Path(__file__).parent / "published.json"
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-KINDS = {"S": "sliding_attention", "F": "full_attention"}  # a record has a letter for each layer
+# A record has a letter for each layer.
+KINDS = {"S": "sliding_attention", "F": "full_attention", "L": "linear_attention"}
 
 
 def is_hub_name(model: str) -> bool:
@@ -49,4 +50,10 @@ def model_facts(found: Mapping[str, Any]) -> dict[str, Any]:
 def draft_facts(found: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of `facts.DraftFacts` that a record gives; empty where there is no network."""
     net = found.get("net", {})
-    return {**net, "taps": tuple(net.get("taps", ()))} if net else {}
+    block = {"block": _frozen(net["block"])} if "block" in net else {}
+    return _frozen(net) | block
+
+
+def _frozen(said: Mapping[str, Any]) -> dict[str, Any]:
+    """A mapping whose lists are tuples, as facts have them."""
+    return {key: tuple(v) if isinstance(v, list) else v for key, v in said.items()}

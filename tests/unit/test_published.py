@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from specflow import formats, published
+from specflow.block_config import BlockFacts
 from specflow.errors import RecipeError
 from specflow.facts import DraftFacts, Facts, ModelFacts, describe_draft, read
 from specflow.load import loads
@@ -40,6 +41,16 @@ PAIRS = {
     "Qwen/Qwen3-8B Tengyunw/qwen3_8b_eagle3": "eagle3",
     "Qwen/Qwen3-8B RedHatAI/Qwen3-8B-speculator.eagle3": "eagle3_speculators",
     "moonshotai/Kimi-K2-Instruct AQ-MedAI/Kimi-K2-Instruct-eagle3": "eagle3",
+    "moonshotai/Kimi-K3 RadixArk/Kimi-K3-DSpark": "dspark",
+    "deepseek-ai/DeepSeek-V4-Flash-0731": "dspark",
+    "deepseek-ai/DeepSeek-V4-Pro-0813": "dspark",
+    "Qwen/Qwen3-8B z-lab/Qwen3-8B-DFlash-b16": "dflash",
+    "Qwen/Qwen3-8B deepseek-ai/dspark_qwen3_8b_block7": "dspark",
+    "Qwen/Qwen3-8B deepseek-ai/dflash_qwen3_8b_block7": "dflash",
+    "Qwen/Qwen3-8B RedHatAI/Qwen3-8B-speculator.dflash": "dflash",
+    "Qwen/Qwen3-4B z-lab/Qwen3-4B-DFlash-b16": "dflash",
+    "Qwen/Qwen3-4B deepseek-ai/dspark_qwen3_4b_block7": "dspark",
+    "Qwen/Qwen3-4B deepseek-ai/dflash_qwen3_4b_block7": "dflash",
 }
 
 
@@ -74,7 +85,11 @@ def test_the_pairs_fit(names: str) -> None:
     assert net.bundled == (draft is None)
     assert net.format in MADE_FOR
     assert net.hidden_size > 0
-    if formats.named(net.format).net.reads == formats.TAPS:
+    if formats.named(net.format).net.block == formats.CONTEXT:
+        assert net.tap_count == len(net.taps)
+        assert net.reads_width == net.tap_count * target.hidden_size
+        assert net.vocab_size == net.map_size
+    elif formats.named(net.format).net.reads == formats.TAPS:
         assert (net.tap_count, len(net.taps)) in ((3, 0), (3, 3))
         assert net.reads_width == 3 * target.hidden_size
         assert net.vocab_size == net.map_size
@@ -98,6 +113,76 @@ def test_a_record_in_full() -> None:
     assert describe_draft(v2, None).steps == 3
     assert v2.layer_types[:6] == ("full_attention", *["sliding_attention"] * 4, "full_attention")
     assert v2.layer_types.count("full_attention") == 9
+
+
+BLOCKS = {names: form for names, form in PAIRS.items() if form in {"dflash", "dspark"}}
+
+
+@pytest.mark.parametrize("names", BLOCKS)
+def test_what_is_recorded_of_a_block_is_whole(names: str) -> None:
+    target, draft = paired(names)
+    net = describe_draft(target, draft)
+    block = net.block
+    assert (block.markov, block.confidence) == (
+        ("vanilla", True) if net.format == "dspark" else ("", False)
+    )
+    assert bool(block.rank) == bool(block.markov)
+    assert block.size > 1
+    assert 0 <= block.mask_token < target.vocab_size
+    assert block.kv_width % len(block.windows) == 0
+    assert 1 <= min(net.taps) < max(net.taps) <= target.layers
+    if draft is not None:
+        assert len(block.windows) == draft.layers
+        assert len(draft.layer_types) in (0, draft.layers)
+    else:
+        assert block.window == 128
+
+
+@pytest.mark.parametrize(
+    ("names", "size", "ahead", "guesses"),
+    [
+        ("moonshotai/Kimi-K3 RadixArk/Kimi-K3-DSpark", 7, True, 7),
+        ("deepseek-ai/DeepSeek-V4-Flash-0731", 5, True, 5),
+        ("Qwen/Qwen3-8B z-lab/Qwen3-8B-DFlash-b16", 16, False, 15),
+        ("Qwen/Qwen3-8B deepseek-ai/dspark_qwen3_8b_block7", 7, True, 7),
+        ("Qwen/Qwen3-8B deepseek-ai/dflash_qwen3_8b_block7", 7, True, 7),
+        ("Qwen/Qwen3-8B RedHatAI/Qwen3-8B-speculator.dflash", 8, False, 7),
+    ],
+)
+def test_guesses_of_a_recorded_block(names: str, size: int, ahead: bool, guesses: int) -> None:
+    target, *draft = names.split()
+    block = describe_draft(*paired(names)).block
+    assert (block.size, block.ahead) == (size, ahead)
+    named = f", model: {draft[0]}" if draft else ""
+    text = f"target: {{model: {target}}}\ndraft: {{algorithm: {BLOCKS[names].upper()}{named}}}"
+    resolved = resolve(loads(text))
+    assert resolved["verify.num_draft_tokens"] == guesses + 1
+    assert resolved["draft.predicts"] == ("next" if ahead else "own")
+
+
+def test_a_block_draft_in_full() -> None:
+    target, draft = read("moonshotai/Kimi-K3"), read("RadixArk/Kimi-K3-DSpark")
+    assert [i for i, kind in enumerate(target.layer_types) if kind == "full_attention"] == [
+        *range(3, 93, 4),
+        92,
+    ]
+    assert describe_draft(target, draft) == DraftFacts(
+        "dspark",
+        hidden_size=7168,
+        reads_width=5 * 7168,
+        taps=(8, 24, 52, 68, 84),
+        tap_count=5,
+        block=BlockFacts(
+            size=7,
+            mask_token=163_824,
+            ahead=True,
+            markov="vanilla",
+            rank=256,
+            confidence=True,
+            windows=(0,) * 5,
+            kv_width=5 * 16 * (64 + 64),
+        ),
+    )
 
 
 def test_a_draft_beside_another_target() -> None:
