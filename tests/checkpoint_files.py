@@ -93,10 +93,55 @@ ASSISTANT: Shapes = {
     "model.embed_tokens.weight": (VOCAB, 4),
 }
 ONE = CONFIG | {"num_hidden_layers": 1}
+RANK = 3
+DFLASH: Shapes = {
+    "fc.weight": (HIDDEN, 2 * HIDDEN),
+    "hidden_norm.weight": (HIDDEN,),
+    **block("layers.0."),
+    "layers.0.self_attn.k_proj.weight": (HIDDEN // 2, HIDDEN),
+    "layers.0.self_attn.v_proj.weight": (HIDDEN // 2, HIDDEN),
+    "layers.0.self_attn.k_norm.weight": (HIDDEN // 2,),
+    "norm.weight": (HIDDEN,),
+}
+DSPARK: Shapes = {
+    **DFLASH,
+    "markov_head.markov_w1.weight": (VOCAB, RANK),
+    "markov_head.markov_w2.weight": (VOCAB, RANK),
+    "confidence_head.proj.weight": (1, HIDDEN + RANK),
+}
+DFLASH_CONFIG = ONE | {
+    "architectures": ["DFlashDraftModel"],
+    "block_size": 4,  # 3 guesses
+    "dflash_config": {"mask_token_id": VOCAB - 1, "target_layer_ids": [0, 2]},
+}
+DSPARK_CONFIG = ONE | {
+    "architectures": ["Qwen3DSparkModel"],
+    "block_size": 3,
+    "mask_token_id": VOCAB - 1,
+    "target_layer_ids": [0, 2],
+    "markov_rank": RANK,
+}
+
+
+# The files beside a planned verify that pages name: costs of a step, and temperatures of a head.
+COSTS = {
+    "sample_batch_tokens": [1, 8, 16],
+    "sample_steps_per_sec": [90, 80, 60],
+    "max_batch_tokens": 16,
+}
+MEASURED: dict[str, Any] = {
+    "costs": COSTS,
+    "costs-falling": COSTS | {"sample_batch_tokens": [8, 4, 16]},
+    "costs-short": COSTS | {"sample_steps_per_sec": [90, 80]},
+    "costs-of-nothing": COSTS | {"sample_steps_per_sec": [90, 80, 0]},
+    "heat": {"temperatures": [1.0, 1.1, 1.2]},
+    "heat-5": {"temperatures": [1.0, 1.1, 1.2, 1.3, 1.4]},
+    "heat-0": {"temperatures": [1.0, 0, 1.2]},
+}
 
 
 def shelf(folder: Path) -> None:
-    """The checkpoints that the pages of tests/diagnostics name as tiny-NAME."""
+    """The checkpoints that the pages of tests/diagnostics name as tiny-NAME, and files beside."""
     qwen = {"model_type": "qwen3_next", "full_attention_interval": 4}
     small = {n: s for n, s in EAGLE3.items() if n not in ("d2t", "t2d")}
     wrong = {**EAGLE3, "d2t": ("I64", [0, 1, 1, 2, 20])}
@@ -113,6 +158,22 @@ def shelf(folder: Path) -> None:
         "eagle3-wrong-map": (wrong, ONE),
         "wide": (EAGLE | {"fc.weight": (HIDDEN, HIDDEN + 12)}, ONE),
         "assistant": (ASSISTANT, ONE | {"layer_types": ["sliding_attention", "full_attention"]}),
+        "dflash": (DFLASH, DFLASH_CONFIG),
+        "dspark": (DSPARK, DSPARK_CONFIG),
+        "dspark-next-to-own": (
+            DSPARK,
+            DSPARK_CONFIG | {"sample_from_anchor": True, "dspark_bonus_anchor": True},
+        ),
+        "dspark-no-mask": (DSPARK, DSPARK_CONFIG | {"mask_token_id": None}),
+        "dspark-far-mask": (DSPARK, DSPARK_CONFIG | {"mask_token_id": VOCAB}),
+        "dspark-far-taps": (DSPARK, DSPARK_CONFIG | {"target_layer_ids": [0, LAYERS]}),
+        "dspark-one-tap": (DSPARK, DSPARK_CONFIG | {"target_layer_ids": [0]}),
+        "dspark-untold-taps": (DSPARK, DSPARK_CONFIG | {"target_layer_ids": None}),
+        "dflash-2": (DFLASH | {"layers.0.attention_conv.weight": (HIDDEN, 1)}, DFLASH_CONFIG),
+        "wide-dspark": (
+            DSPARK | {"fc.weight": (HIDDEN + 4, 2 * HIDDEN + 4)},
+            DSPARK_CONFIG | {"hidden_size": HIDDEN + 4},
+        ),
         "unknown": ({"fc.weight": (HIDDEN, 2 * HIDDEN)}, ONE),
         "swapped": (LM, CONFIG),
         "larger-words": (LM, CONFIG),
@@ -126,3 +187,5 @@ def shelf(folder: Path) -> None:
     write_tokenizer(folder / "tiny-larger-words", VOCAB + 5)
     weights = folder / "tiny-pickle" / "model.safetensors"
     weights.rename(weights.with_name("pytorch_model.bin"))
+    for name, said in MEASURED.items():
+        (folder / f"{name}.json").write_text(json.dumps(said))

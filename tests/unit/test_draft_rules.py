@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specflow.constraints.drafts import RECURRENT, RECURRENT_FAMILIES
-from specflow.diagnostics import Diagnostic, Drop, Put, render
+from specflow.diagnostics import Diagnostic, Drop, Put, Severity, render
 from specflow.errors import RecipeError
 from specflow.facts import read
 from specflow.formats import TAP_KEY
@@ -21,6 +21,10 @@ from specflow.tables import ALIASES, MADE_FOR
 from tests.checkpoint_files import (
     ASSISTANT,
     CONFIG,
+    DFLASH,
+    DFLASH_CONFIG,
+    DSPARK,
+    DSPARK_CONFIG,
     EAGLE,
     EAGLE3,
     HIDDEN,
@@ -48,8 +52,11 @@ DRAFT_FOLDERS: dict[str, Shapes] = {
     "eagle3_speculators": {n.replace("midlayer", "layers.0"): s for n, s in EAGLE3.items()},
     "mtp_speculators": {"mtp_layers.0.input_proj.weight": (HIDDEN, 2 * HIDDEN)},
     "assistant": ASSISTANT,
+    "dflash": DFLASH,
+    "dspark": DSPARK,
     "causal_lm": LM,
 }
+CONFIGS = {"causal_lm": CONFIG, "dflash": DFLASH_CONFIG, "dspark": DSPARK_CONFIG}
 INSIDE: dict[str, Shapes] = {
     "mtp": MTP,
     "mtp_mimo": {"model.mtp_layers.0.input_proj.weight": (HIDDEN, 2 * HIDDEN)},
@@ -65,8 +72,7 @@ def target(folder: Path, extra: Shapes | None = None, **config: object) -> Path:
 
 def draft(folder: Path, form: str, extra: Shapes | None = None, **config: object) -> Path:
     shapes = {**DRAFT_FOLDERS[form], **(extra or {})}
-    said = CONFIG if form == "causal_lm" else ONE
-    return write(folder / "draft", shapes, **(said | config))
+    return write(folder / "draft", shapes, **(CONFIGS.get(form, ONE) | config))
 
 
 def judged(text: str) -> tuple[ResolvedRecipe | None, list[Diagnostic]]:
@@ -202,6 +208,13 @@ def test_an_assistant_decides_what_a_name_means(tmp_path: Path, name: str) -> No
             "assistant",
             {"post_projection.weight": (12, 4)},
             "reads states 12 wide, and the target's are 8",
+        ),
+        ("DSPARK", "dspark", {"fc.weight": (HIDDEN, 20)}, "reads rows of 20, which is no whole"),
+        (
+            "DFLASH",
+            "dflash",
+            {"fc.weight": (6, 2 * HIDDEN), **OWN_EMBEDDING},  # a copy of the target's, not read
+            "hands on states 6 wide, and borrows the embedding of a target 8 wide",
         ),
     ],
 )
@@ -385,6 +398,99 @@ def test_taps(tmp_path: Path, config: dict[str, object], more: str, expected: li
         assert (each.fix == Drop("draft.taps")) == (config == {TAP_KEY: [1, 2, 4]})
 
 
+# -- blocks ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "more", "expected"),
+    [
+        ({}, "", []),  # its ids [0, 2] are outputs: what enters layers 1 and 3
+        ({}, ", taps: [0, 4]", []),
+        ({}, ", taps: [0, 5]", ["SF021"]),
+        ({}, ", taps: [1]", ["SF023"]),
+        ({"target_layer_ids": [-1, LAYERS - 1]}, "", []),
+        ({"target_layer_ids": [0, LAYERS]}, "", ["SF026"]),
+        ({"target_layer_ids": [0]}, "", ["SF026"]),
+        ({"target_layer_ids": [-2, 0]}, "", ["SF063"]),
+        ({"target_layer_ids": "all"}, "", ["SF063"]),
+        ({"target_layer_ids": None}, "", []),  # the published formula
+    ],
+)
+def test_taps_of_a_block(
+    tmp_path: Path, config: dict[str, object], more: str, expected: list[str]
+) -> None:
+    theirs = draft(tmp_path, "dspark", **config)
+    assert codes("DSPARK", target(tmp_path), theirs, more) == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "more", "expected"),
+    [
+        (0, "", []),
+        (VOCAB - 1, "", []),
+        (VOCAB, "", ["SF062"]),
+        (VOCAB, ", mask_token: 3", []),
+        (None, "", ["SF062"]),
+        (None, ", mask_token: 0", []),
+        (None, ", mask_token: -1", ["SF062"]),
+        (3, f", mask_token: {VOCAB}", ["SF062"]),
+        (True, "", ["SF062"]),
+        ("3", "", ["SF062"]),
+    ],
+)
+@pytest.mark.parametrize("form", ["dspark", "dflash"])
+def test_a_mask_is_a_row_of_the_embedding(
+    tmp_path: Path, form: str, said: object, more: str, expected: list[str]
+) -> None:
+    config = {"mask_token_id": said, "dflash_config": {"target_layer_ids": [0, 2]}}
+    theirs = draft(tmp_path, form, **config)
+    assert codes(MADE_FOR[form], target(tmp_path), theirs, more) == expected
+
+
+@pytest.mark.parametrize(
+    ("form", "more", "expected"),
+    [
+        ("dspark", ", window_size: 3", []),  # as many as its block has rows
+        ("dspark", ", window_size: 2", ["SF043"]),
+        ("dspark", ", window_size: 0", []),
+        ("dspark", ", predicts: own, window_size: 3", ["SF043"]),  # a row more
+        ("dflash", ", window_size: 3", ["SF043"]),
+        ("dflash", ", window_size: 4", []),
+        ("dflash", ", block_size: 1", ["SF013"]),
+        ("dflash", ", block_size: 1, predicts: next", []),
+        ("dspark", ", block_size: 1, predicts: own", []),
+        ("dspark", ", block_size: 0", ["SF010"]),
+        ("dspark", ", block_size: 64", ["SF010"]),
+        ("dspark", ", block_size: 63", []),
+    ],
+)
+def test_sizes_of_a_block(tmp_path: Path, form: str, more: str, expected: list[str]) -> None:
+    theirs = draft(tmp_path, form)
+    assert codes(MADE_FOR[form], target(tmp_path), theirs, more) == expected
+
+
+@pytest.mark.parametrize(
+    ("form", "verify", "expected"),
+    [
+        ("dspark", "", ["SF050"]),
+        ("dflash", "", ["SF038", "SF050"]),
+        ("dflash", "confidence: average", ["SF050"]),
+        ("dflash", "mode: cap-accept", ["SF038", "SF050"]),
+        ("dflash", "mode: static", []),
+        ("dspark", "mode: static, lag_steps: 2", ["SF055"]),
+        ("dspark", "cost_table: none.json", ["SF052"]),
+        ("dspark", "temperatures: none.json", ["SF050", "SF051"]),
+    ],
+)
+def test_plans(tmp_path: Path, form: str, verify: str, expected: list[str]) -> None:
+    text = f"""
+target: {{model: '{target(tmp_path)}'}}
+draft: {{algorithm: {MADE_FOR[form]}, model: '{draft(tmp_path, form)}'}}
+verify: {{shape: ragged{", " + verify if verify else ""}}}
+"""
+    assert [f.code for f in judged(text)[1]] == expected
+
+
 def test_taps_of_a_draft_that_reads_none(tmp_path: Path) -> None:
     (finding,) = found("EAGLE", target(tmp_path), draft(tmp_path, "eagle"), ", taps: [1]")
     assert finding.code == "SF001"
@@ -433,11 +539,18 @@ def test_the_mtp_layer_of_such_a_target(tmp_path: Path) -> None:
 
 # -- models of the Hub -----------------------------------------------------------------------------
 
+ENGINE_ONLY = ("moonshotai/Kimi-K3", "deepseek-ai/DeepSeek-V4")
+
+
+def said_first(names: str) -> list[str]:
+    """What is said of a recorded target whatever drafts for it."""
+    return ["SF046"] if names.startswith(ENGINE_ONLY) else []
+
 
 @pytest.mark.parametrize("names", PAIRS)
 def test_recorded_pairs_fit(names: str) -> None:
     ours, *theirs = names.split()
-    assert codes(MADE_FOR[PAIRS[names]], ours, *theirs) == []
+    assert codes(MADE_FOR[PAIRS[names]], ours, *theirs) == said_first(names)
 
 
 @pytest.mark.parametrize("names", PAIRS)
@@ -449,7 +562,26 @@ def test_recorded_pairs_under_other_names(names: str) -> None:
         if not theirs and "model" not in DRAFTS[algorithm].derive:
             continue
         meant = PAIRS[names] == "assistant" and algorithm in ALIASES
-        assert codes(algorithm, ours, *theirs) == ([] if meant else ["SF060"])
+        wrong = [] if meant else ["SF060"]
+        assert codes(algorithm, ours, *theirs) == said_first(names) + wrong
+
+
+def test_a_recorded_target_that_an_engine_runs() -> None:
+    for algorithm in ("NGRAM", "NONE"):
+        (finding,) = found(algorithm, "moonshotai/Kimi-K3")
+        assert (finding.code, finding.severity) == ("SF046", Severity.WARNING)
+        assert finding.labels[0].text == "69 of 93 layers keep a state"
+    assert codes("NGRAM", "moonshotai/Kimi-K2-Instruct") == []
+    text = "target: {model: deepseek-ai/DeepSeek-V4-Flash-0731}\ndraft: {algorithm: DSPARK}\n"
+    assert [f.code for f in judged(text)[1]] == ["SF046"]
+    assert judged(text + "allow: {SF046: an engine runs it}")[1] == []
+
+
+def test_such_a_target_that_is_here(tmp_path: Path) -> None:
+    """Of a folder its layers are told, and what it cannot do is an error."""
+    kept = ["linear_attention"] * (LAYERS - 1) + ["full_attention"]
+    assert codes("NGRAM", target(tmp_path, layer_types=kept)) == ["SF044"]
+    assert codes("NGRAM", target(tmp_path, model_type="kimi_k3")) == ["SF044"]
 
 
 def test_recorded_drafts_beside_other_targets() -> None:
