@@ -11,6 +11,7 @@ import torch
 from specflow.cli import main
 from specflow.load import load
 from specflow.packs import names
+from specflow.resolve import resolve
 from tests.conftest import RECIPES, ROOT
 
 NEW = 20
@@ -43,6 +44,25 @@ def test_every_recipe_runs(path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert ("baseline" in report) == (name != "pico/plain")
     if greedy:
         assert report["lossless"]["identical"] == 2
+
+
+PLANNED = [p for p in RECIPES if "cost_table" in load(p).written.get("verify", {})]
+
+
+@pytest.mark.parametrize("path", PLANNED, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_a_cost_table_reaches_as_far_as_a_step(path: Path) -> None:
+    resolved = resolve(load(path))
+    assert resolved.facts.cost.problem is None
+    most = resolved.run.batch_size * resolved["verify.num_draft_tokens"]
+    assert resolved.facts.cost.value.tokens[-1] >= most
+
+
+@pytest.mark.parametrize("name", ["pico/dspark_planned", "pico/dflash_planned"])
+def test_a_plan_for_a_whole_batch(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["run", name, "--limit", "18", "--format", "json", f"sampling.max_new_tokens={NEW}"]
+    assert main([*words, "--check-lossless"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["lossless"]["identical"] == 18  # two of them in rows that others left
 
 
 def test_a_recipe_without_stand_ins_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -88,12 +88,10 @@ def commit_rows(state: State, guesses: Tensor, verified: Tensor) -> None:
     state.seq_lens.add_(accept_len)  # rejected KV lies beyond; the next step overwrites it
 
 
-def commit(
-    state: State, verified: Tensor, guesses: Tensor, hidden: Tensor
-) -> tuple[Tensor, Tensor]:
+def commit(state: State, verified: Tensor, guesses: Tensor, hidden: Tensor) -> Tensor:
     """Keep the accepted prefix and one bonus token."""
     commit_rows(state, guesses, verified)
-    return verified, hidden
+    return hidden
 
 
 def stand(state: State, hidden: Tensor) -> None:
@@ -105,7 +103,7 @@ def step(target: Target, drafter: Draft, state: State) -> None:
     """One captured step: all guesses are verified. No host sync, no data-dependent branch."""
     guesses = draft(drafter, state)
     verified, hidden = verify(target, state, guesses)
-    verified, hidden = commit(state, verified, guesses, hidden)
+    hidden = commit(state, verified, guesses, hidden)
     stand(state, hidden)
 
 
