@@ -273,9 +273,9 @@ def test_state_equals_a_recompute_whatever_the_steps(
     turns = itertools.cycle((2, 0, 4, 0, 0, 1, 4, 2))
     made.drafter.steps = lambda _rows: next(turns)
     variants, launch = set[str](), made.captured.launch
-    made.captured.launch = lambda rows, variant, needed: (
+    made.captured.launch = lambda rows, variant, *rest: (
         variants.add(variant),
-        launch(rows, variant, needed),
+        launch(rows, variant, *rest),
     )
     asked = [
         replace(r, draws=Draws(temperature=temperature, seed=i))

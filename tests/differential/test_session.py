@@ -129,9 +129,9 @@ def test_a_weak_match_verifies_one_position(tmp_path: Path) -> None:
     made = session(recipe("ngram"), target(), tmp_path)
     variants: list[str] = []
     launch = made.captured.launch
-    made.captured.launch = lambda rows, variant, needed: (
+    made.captured.launch = lambda rows, variant, *rest: (
         variants.append(variant),
-        launch(rows, variant, needed),
+        launch(rows, variant, *rest),
     )
     for request in requests(3, 60):
         made.submit(request)
