@@ -320,8 +320,9 @@ def _block(
     try:
         return block_config.describe(source.config, source.text, shapes, vocabulary)
     except ValueError as error:
+        keys = ", ".join(block_config.AHEAD_KEYS + block_config.BESIDE_KEYS)
         fault = f"config.json of `{source.model}` says both that rows guess ahead and that not"
-        raise Refused(fault, AGAIN) from error
+        raise Refused(fault, f"correct it: keep the one that is true of {keys}") from error
 
 
 def _recorded(target: ModelFacts, source: ModelFacts, own: bool) -> DraftFacts:
@@ -343,6 +344,10 @@ def _tap_count(target: ModelFacts, net: formats.Net, reads: int) -> int:
 def _judged(
     target: ModelFacts, source: ModelFacts, facts: DraftFacts, ours: Mapping[str, Tensor]
 ) -> DraftFacts:
+    other = formats.block_variant(source.tensors) if facts.block.kv_width else ""
+    if other:
+        fault = f"`{source.model}` is {other}, which specflow's own engine does not run"
+        return replace(facts, problem=Problem("misfit", fault, "run it on an engine"))
     fault = next(_faults(target, source, facts, ours), "")
     return replace(facts, problem=Problem("misfit", fault, FOR_ANOTHER)) if fault else facts
 
@@ -382,9 +387,6 @@ def _faults(
 ) -> Iterator[str]:
     """What does not hold together, the cause of others first."""
     name, vocab, head = source.model, target.vocab_size, facts.vocab_size
-    other = formats.block_variant(source.tensors) if facts.block.kv_width else ""
-    if other:
-        yield f"`{name}` is {other}, which specflow's own engine does not run"
     if facts.norm_before_fc:
         yield f"`{name}` norms what it reads before `fc`, which specflow's own engine does not"
     if facts.has_map:

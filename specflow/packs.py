@@ -11,6 +11,7 @@ from specflow.errors import RecipeError
 from specflow.recipe import Recipe
 
 HERE = Path(__file__).parent
+FOR_THE_MODEL = ("max_length",)  # fields of `run` that go with the real model alone
 
 
 def root() -> Path:
@@ -51,7 +52,8 @@ def find(name: str) -> Path:
 def with_stand_in(recipe: Recipe) -> Recipe:
     """The recipe on the small models that stand in for its own; RecipeError where it names none.
 
-    Every model that is written needs one: a real draft does not fit a small target.
+    Every model that is written needs one: a real draft does not fit a small target. A length that
+    was written for the real target's context is left out, so that it is derived from the small one.
     """
     blocks = {k: dict(v) for k, v in recipe.written.items() if isinstance(v, Mapping)}
     named = [block for block in ("target", "draft") if "model" in blocks.get(block, {})]
@@ -68,6 +70,8 @@ def with_stand_in(recipe: Recipe) -> Recipe:
     for block in named:
         blocks[block]["model"] = blocks[block]["stand_in"]
         places[f"{block}.model"] = places[f"{block}.stand_in"]
+    run = {k: v for k, v in blocks.get("run", {}).items() if k not in FOR_THE_MODEL}
+    blocks |= {"run": run} if "run" in blocks else {}
     overridden = recipe.overridden | {f"{block}.model" for block in named}
     return replace(
         recipe, written={**recipe.written, **blocks}, places=places, overridden=overridden

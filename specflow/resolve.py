@@ -115,10 +115,12 @@ class _Resolution:
 
         def named(path: str) -> Path | None:
             written = str(self.ledger[path].value) if path in self.ledger else ""
+            place = self.recipe.places.get(path)
             if not written:
                 return None
-            by_recipe = self.recipe.path is not None and path not in self.recipe.overridden
-            return (self.recipe.path.parent if by_recipe and self.recipe.path else Path()) / written
+            if place is None or path in self.recipe.overridden:
+                return Path(written)
+            return Path(place.value.source.name).parent / written  # beside whoever wrote it
 
         cost, heat = named("verify.cost_table"), named("verify.temperatures")
         if cost is not None:
@@ -411,6 +413,11 @@ class _Resolution:
         message = f"`{name}` is not a field of {whose}"
         others = [
             n for n in DRAFTS.names() if block == "draft" and name in DRAFTS[n].fields.model_fields
+        ]
+        others += [
+            n
+            for n in VERIFIES.names()
+            if block == "verify" and name in VERIFIES[n].fields.model_fields
         ]
         if others:
             message += f"; it is one of {', '.join(others)}"

@@ -90,12 +90,12 @@ def _repeat(node: Repeat, model: str) -> Iterator[str]:
     """A loop: carried values keep one name, and a list gathers them where it is asked for."""
     for carry in node.carries:
         if carry.collected:
-            first = "" if carry.fresh else carry.start.name
             typed = ": list[Tensor]" if carry.fresh else ""
-            yield f"{carry.collected}{typed} = [{first}]"
+            yield f"{carry.collected}{typed} = [{'' if carry.fresh else carry.start.name}]"
     counted = any(o == index_of(node) for inner in node.body for o in reads(inner))
     index = node.index if counted else f"_{node.index}"
-    yield f"for {index} in range({node.first}, {node.times.name}):"
+    first = f"{node.first}, " if node.first else ""
+    yield f"for {index} in range({first}{node.times.name}):"
     for line in spell(node.body, model, tuple(c.next for c in node.carries)):
         yield INDENT + line
     for carry in node.carries:

@@ -54,9 +54,8 @@ def accept_on_other_shape(r: ResolvedRecipe) -> Iterator[Finding]:
     kept = branches(r)
     yield Finding(
         at="verify.accept",
-        message=f"`accept: {accept.name}` judges a {' or '.join(accept.shapes)}, "
-        f"not a {r.axes.shape}",
-        label=f"for {' and '.join(accept.shapes)}s",
+        message=f"`accept: {accept.name}` judges a chain, not a {r.axes.shape}",
+        label="for chains",
         because={"draft.topk": f"{kept} branches a step make a tree"}
         if kept > 1
         else {"verify.shape": "what is verified"},

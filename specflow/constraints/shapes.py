@@ -8,6 +8,7 @@ from specflow.diagnostics import Drop, Put
 from specflow.recipe import ResolvedRecipe
 from specflow.rules import Finding, rule
 from specflow.stages import DRAFTS
+from specflow.stages.blocks import SIZE
 from specflow.stages.growing import candidates
 
 FEW = 4  # branches that a recipe is offered where it names none
@@ -85,7 +86,7 @@ def chain_width_mismatch(r: ResolvedRecipe) -> Iterator[Finding]:
     ## Fix
     Leave `verify.num_draft_tokens` out: it is derived. Or change `draft.num_steps`.
     """
-    if r.axes.shape != "chain" or branches(r) > 1:
+    if r.axes.shape != "chain" or branches(r) > 1 or SIZE in r:  # blocks have a rule of their own
         return
     guesses = DRAFTS[r.stages[0]].guesses(r.draft.model_dump())
     width = r["verify.num_draft_tokens"]

@@ -38,7 +38,7 @@ def default_size(facts: Facts) -> Derived:
 def own_draft(facts: Facts) -> Derived | Missing:
     """The draft in the target's own checkpoint."""
     target, draft = facts["target"], facts["draft"]
-    if draft.model:
+    if draft.model == f"{target.model}/{FOLDER}":
         return Derived(draft.model, "it comes along with the target", Origin.CHECKPOINT)
     if target.problem is not None:
         return Derived(target.model, "the target cannot be read")

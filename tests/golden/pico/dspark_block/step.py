@@ -86,7 +86,7 @@ def draft(drafter: Draft, state: State) -> tuple[Tensor, Tensor]:
     last = state.bonus_token  # [B]
     chain: list[Tensor] = []
     laws: list[Tensor] = []
-    for step in range(0, NUM_GUESSES):
+    for step in range(NUM_GUESSES):
         bias = drafter.markov(last, hidden[:, step])  # [B, V]
         logits = base[:, step] + bias  # [B, V]
         law = law_of(logits, state.temperature)  # [B, V]

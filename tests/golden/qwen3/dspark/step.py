@@ -67,7 +67,7 @@ def draft(drafter: Draft, state: State) -> Tensor:
     base = drafter.score(hidden)  # [B, K, V]
     last = state.bonus_token  # [B]
     chain: list[Tensor] = []
-    for step in range(0, NUM_GUESSES):
+    for step in range(NUM_GUESSES):
         bias = drafter.markov(last, hidden[:, step])  # [B, V]
         logits = base[:, step] + bias  # [B, V]
         guess = best_token(logits)  # [B]
