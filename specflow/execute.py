@@ -41,11 +41,15 @@ from specflow.stages import ACCEPTS
 from specflow.tables import PLAIN
 
 
-class Watch(Protocol):
-    """What a run tells whoever looks on."""
+class Stages(Protocol):
+    """What loading tells whoever looks on."""
 
     def say(self, text: str) -> None:
         """A stage begins."""
+
+
+class Watch(Stages, Protocol):
+    """What a run tells whoever looks on."""
 
     def progress(self, done: int, total: int, session: Session, seconds: float) -> None:
         """A step ended."""
@@ -95,17 +99,7 @@ def execute(
     watch: Watch,
 ) -> Outcome:
     """Load, decode, compare, count. RuntimeFault where the machine or a checkpoint gives up."""
-    if resolved.run.device == "cuda" and not torch.cuda.is_available():
-        raise RuntimeFault(
-            "`run.device: cuda` is asked for and this machine has no CUDA device; "
-            "write `run.device: cpu`"
-        )
-    if resolved.run.threads:
-        torch.set_num_threads(resolved.run.threads)
-    watch.say(f"loading {resolved.target.model}")
-    folder = loading.open_model(resolved.target.model)
-    target = LanguageModel.load(folder, device=resolved.run.device, dtype=resolved.run.dtype)
-    tokenizer = Tokenizer(folder)
+    target, tokenizer = open_target(resolved, watch)
     requests, findings = encode(prompts, tokenizer, resolved)
     findings = [*prompts.findings, *findings]
     if not requests:
@@ -136,6 +130,21 @@ def execute(
     if stopped:
         report.notes.append(stopped)
     return Outcome(report, tuple(findings), tuple(done.completions), stopped)
+
+
+def open_target(recipe: ResolvedRecipe, watch: Stages) -> tuple[LanguageModel, Tokenizer]:
+    """The target on its device, with its tokenizer; RuntimeFault where that cannot be."""
+    if recipe.run.device == "cuda" and not torch.cuda.is_available():
+        raise RuntimeFault(
+            "`run.device: cuda` is asked for and this machine has no CUDA device; "
+            "write `run.device: cpu`"
+        )
+    if recipe.run.threads:
+        torch.set_num_threads(recipe.run.threads)
+    watch.say(f"loading {recipe.target.model}")
+    folder = loading.open_model(recipe.target.model)
+    target = LanguageModel.load(folder, device=recipe.run.device, dtype=recipe.run.dtype)
+    return target, Tokenizer(folder)
 
 
 def named_as(entry: Entry) -> str:

@@ -20,6 +20,8 @@ COMMANDS = {
     "explain": "show every value, who set it and why",
     "diff": "compare two recipes by meaning",
     "compile": "generate the step module",
+    "profile": "time a step by the tokens it verifies: the cost table of a plan",
+    "calibrate": "fit the temperatures of a draft's confidence head",
     "rule": "print a rule's manual",
     "rules": "list every rule",
     "recipes": "list the recipes that ship with specflow",
@@ -32,6 +34,8 @@ EXAMPLES = """examples:
   specflow explain pico/ngram draft.min_match
   specflow diff pico/ngram pico/standalone
   specflow compile pico/ngram --show graph
+  specflow profile recipes/my.yaml run.batch_size=16 -o cost.json
+  specflow calibrate recipes/my.yaml --prompts dev.jsonl -o temperatures.json
   specflow rule SF012
   specflow rules
   specflow recipes

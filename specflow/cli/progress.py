@@ -50,19 +50,27 @@ class Progress:
 
     def progress(self, done: int, total: int, session: Session, seconds: float) -> None:
         """A step ended: refresh, but not so often that it costs time."""
-        now = time.monotonic()
-        if not self.stderr.is_terminal or now - self._at < EVERY:
+        if not self._due():
             return
-        self._at = now
         lens = [n for c in session.rows for n in c.accept_lens]
         length = f", accept length {sum(lens) / len(lens):.2f}" if lens else ""
-        self.live.update(
-            Text(
-                f"{self.stage}: {done}/{total} ended, {len(session.rows)} running{length}, "
-                f"{seconds:.0f} s"
-            ),
-            refresh=True,
-        )
+        running = f"{len(session.rows)} running{length}"
+        self._show(f"{done}/{total} ended, {running}, {seconds:.0f} s")
+
+    def turn(self, done: int, total: int, seconds: float) -> None:
+        """A round of what is repeated ended."""
+        if self._due():
+            self._show(f"{done}/{total} rounds, {seconds:.0f} s")
+
+    def _due(self) -> bool:
+        now = time.monotonic()
+        if not self.stderr.is_terminal or now - self._at < EVERY:
+            return False
+        self._at = now
+        return True
+
+    def _show(self, text: str) -> None:
+        self.live.update(Text(f"{self.stage}: {text}"), refresh=True)
 
     def table(self, report: Mapping[str, Any], texts: Sequence[tuple[str, str]]) -> None:
         """The report as a person reads it."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gc
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from specflow import prompts as prompt_files
 from specflow.cli.common import (
@@ -22,7 +20,8 @@ from specflow.cli.common import (
     show,
     tell,
 )
-from specflow.errors import RuntimeFault, UsageError
+from specflow.cli.files import count, prompts_of, write_whole
+from specflow.errors import UsageError
 from specflow.recipe import Recipe, ResolvedRecipe
 
 RUN_FILES = ("completions.jsonl", "report.json", "report.json.new")
@@ -42,7 +41,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--out", metavar="DIR", help="write completions.jsonl and report.json there"
     )
     parser.add_argument("--overwrite", action="store_true", help="in --out, replace an older run")
-    parser.add_argument("--limit", type=_count, metavar="N", help="run the first N prompts")
+    parser.add_argument("--limit", type=count, metavar="N", help="run the first N prompts")
     parser.add_argument(
         "--baseline",
         action=argparse.BooleanOptionalAction,
@@ -91,7 +90,8 @@ def run(args: argparse.Namespace) -> int:
             shown = [(c.request.id, c.text) for c in outcome.completions] if args.prompt else []
             watch.table(report, shown)
         if report is not None and out is not None:
-            _write(out / "report.json", report)
+            text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
+            write_whole(out / "report.json", text)
     failed = outcome.findings or outcome.stopped or (report or {}).get("lossless", {}).get("failed")
     return FINDINGS if failed else CLEAN
 
@@ -104,15 +104,13 @@ def _prompts(
         return prompt_files.single(args.prompt)
     if args.prompts is not None:
         return prompt_files.read(args.prompts, args.limit)
-    if not resolved.run.prompts:
+    found = prompts_of(recipe, resolved, args.limit)
+    if found is None:
         raise UsageError(
             "no prompts to run",
             "give --prompts FILE or --prompt TEXT, or write `run.prompts` in the recipe",
         )
-    place = recipe.places.get("run.prompts")
-    written = place is not None and "run.prompts" not in recipe.overridden
-    beside = Path(place.value.source.name).parent if place and written else Path()
-    return prompt_files.read(beside / resolved.run.prompts, args.limit)
+    return found
 
 
 def _prepare(name: str, *, overwrite: bool) -> None:
@@ -135,23 +133,3 @@ def _prepare(name: str, *, overwrite: bool) -> None:
     except OSError as error:
         reason = f"`--out {name}` cannot be written: {error.strerror}"
         raise UsageError(reason, "name a folder that can be written") from error
-
-
-def _write(file: Path, report: dict[str, Any]) -> None:
-    """The report, whole or not at all."""
-    beside = file.with_suffix(".json.new")
-    try:
-        text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(file)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
-        raise RuntimeFault(f"`{file}` cannot be written: {error.strerror}") from error
-
-
-def _count(text: str) -> int:
-    """A number of at least 1."""
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"`{text}` is no number of at least 1")
-    return int(text)

@@ -211,8 +211,7 @@ def without_effect(r: ResolvedRecipe) -> Iterator[Finding]:
 
 def planned(recipe: ResolvedRecipe) -> bool:
     """Whether a step verifies by plan: a recipe without a cost table verifies everything."""
-    table = "verify.cost_table" in recipe and bool(recipe["verify.cost_table"])
-    return table and recipe["verify.mode"] != STATIC
+    return recipe.facts.cost.value is not None and recipe["verify.mode"] != STATIC
 
 
 def lower(recipe: ResolvedRecipe, guess: Guess, p: PhaseBuilder, b: Builder) -> Asked:
