@@ -7,8 +7,9 @@ a pool. It reads the published tensors by their published names.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,16 @@ import torch
 from torch import Tensor
 
 from specflow import facts
+from specflow.capture import capture
+from specflow.codegen import emit
 from specflow.facts import DraftFacts
 from specflow.formats import named
+from specflow.lower import lower
+from specflow.memory import positions
 from specflow.models.block_draft import BlockModel
+from specflow.models.drafters import DRAFTERS
 from specflow.models.lm import LanguageModel
+from specflow.models.ragged import BatchPlanner
 from specflow.models.weights import load_block
 from specflow.session import Request, Session
 from tests.differential.tiny_drafts import (
@@ -61,13 +68,11 @@ def normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def turned(x: Tensor, position: int, theta: float) -> Tensor:
     """RoPE of one head at one position, the halves rotated against each other."""
     half = len(x) // 2
-    out = torch.empty_like(x)
-    for i in range(half):
-        angle = position * theta ** (-i / half)
-        cos, sin = math.cos(angle), math.sin(angle)
-        out[i] = x[i] * cos - x[half + i] * sin
-        out[half + i] = x[half + i] * cos + x[i] * sin
-    return out
+    angle = position * theta ** (-torch.arange(half, dtype=x.dtype) / half)
+    low, high = x[:half], x[half:]
+    return torch.cat(
+        [low * angle.cos() - high * angle.sin(), high * angle.cos() + low * angle.sin()]
+    )
 
 
 Kept = list[tuple[Tensor, Tensor]]  # of a layer: keys and values [kv heads, E] of each position
@@ -429,8 +434,16 @@ class Made:
         table = stock.get_input_embeddings().weight.detach().double()
         return Plain(own, self.look.layers(), table, head, causal_of(self.look.said()))
 
-    def session(self, root: Path, batch: int = 1, **blocks: Any) -> Session:
-        return session(recipe(self.pair, batch, **blocks), self.target, root / "steps")
+    def session(self, batch: int = 1, **blocks: Any) -> Session:
+        """A session over a step module of its own, planned where the recipe plans."""
+        resolved = recipe(self.pair, batch, **blocks)
+        graph = lower(resolved)
+        module = emit(graph, resolved).load(self.pair.target.parent / "steps")
+        pool = self.target.pool(batch, positions(resolved))
+        drafter = DRAFTERS[graph.drafter](resolved, self.target, pool)
+        planner = BatchPlanner.of(resolved)
+        step = capture(module, self.target, pool, drafter, planner)
+        return Session(resolved, step, self.target, pool, drafter, str, frozenset(), planner)
 
 
 class Workshop:
@@ -464,6 +477,41 @@ class Workshop:
             found = tokens(made, new)
             self._plain |= {(tuple(r.tokens), r.max_new_tokens): found[r.id] for r in new}
         return {r.id: self._plain[tuple(r.tokens), r.max_new_tokens] for r in asked}
+
+
+Drafted = Callable[[Any, Tensor], Tensor]  # what a step knows, and its guesses -> guesses instead
+
+
+def redraft(made: Session, change: Drafted) -> None:
+    """Put other guesses in the place of a draft's own, in every step of a session."""
+    module = made.captured.module
+    own = module.draft
+
+    def draft(drafter: Any, state: Any) -> Any:
+        given = own(drafter, state)
+        if isinstance(given, tuple):
+            return change(state, given[0]), *given[1:]
+        return change(state, given)
+
+    module.draft = draft
+
+
+def hint(made: Session, truth: Mapping[str, list[int]]) -> None:
+    """Let exactly so many first guesses of a row be right: 0, all, 1, all but one, and so on."""
+    asked = itertools.count()
+
+    def change(_state: Any, guesses: Tensor) -> Tensor:
+        guesses, most = guesses.clone(), guesses.shape[1]
+        for row, completion in enumerate(made.rows):
+            turn = next(asked) % (most + 1)
+            count = most - turn // 2 if turn % 2 else turn // 2
+            rest = truth[completion.request.id][len(completion.tokens) :][: count + 1]
+            if len(rest) > count:
+                rest[count] = (rest[count] + 1) % VOCABULARY
+            guesses[row, : len(rest)] = torch.tensor(rest, dtype=guesses.dtype)[:most]
+        return guesses
+
+    redraft(made, change)
 
 
 def texts(
