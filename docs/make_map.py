@@ -12,12 +12,12 @@ BEGIN, END = "<!-- map: made by `make map` -->", "<!-- end of map -->"
 # Top may import below, never above; tests/architecture holds it.
 LAYERS = (
     ("what a person calls", ("cli",)),
-    ("one run", ("execute.py", "session.py", "lossless.py", "capture.py")),
+    ("one run", ("profile.py", "calibrate.py", "execute.py", "session.py", "lossless.py", "capture.py")),
     ("the device", ("models", "pools.py", "kernels")),
-    ("what is told", ("report.py", "explain.py", "diff.py", "manual.py")),
+    ("what is told", ("measuring.py", "report.py", "explain.py", "diff.py", "manual.py")),
     (
         "the compiler (no torch)",
-        ("codegen", "lower.py", "resolve.py", "constraints", "stages", "graph"),
+        ("codegen", "lower.py", "resolve.py", "constraints", "memory.py", "stages", "graph"),
     ),
     (
         "its words",
@@ -31,6 +31,10 @@ LAYERS = (
             "recipe.py",
             "facts.py",
             "formats.py",
+            "block_config.py",
+            "planning.py",
+            "temperatures.py",
+            "cost_fit.py",
             "provenance.py",
             "errors.py",
             "diagnostics.py",

@@ -35,6 +35,7 @@ class BlockFacts:
     causal      whether rows of a block see only what lies behind: in layers that see all, and in
                 sliding ones
     kv_width    numbers that all layers keep of a position
+    pickled     a pickle beside the weights holds the mask's embedding, and is not read
     """
 
     size: int = 0
@@ -46,6 +47,7 @@ class BlockFacts:
     windows: tuple[int, ...] = ()
     causal: tuple[bool, bool] = (False, True)
     kv_width: int = 0
+    pickled: bool = False
 
     @property
     def window(self) -> int:

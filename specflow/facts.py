@@ -39,6 +39,7 @@ TEXT_KEYS = ("text_config", "transformer_layer_config")
 MOST_LAYERS = 4096
 MTP_KEYS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
 CAUSAL_LM = "causal_lm"
+MASK_PICKLE = "mask_embedding.pt"  # what some drafts replace the target's mask row by
 OWN_EMBEDDING, OWN_HEAD = "has_own_embed", "has_own_lm_head"  # of a block draft's config
 NO_BLOCK = block_config.BlockFacts()
 FOR_ANOTHER = "name a draft that was made for this target"
@@ -318,11 +319,13 @@ def _block(
     shapes = {name: tensor.shape for name, tensor in ours.items()}
     vocabulary = target.vocabulary if block_config.find(source.config, "mask_token") else {}
     try:
-        return block_config.describe(source.config, source.text, shapes, vocabulary)
+        found = block_config.describe(source.config, source.text, shapes, vocabulary)
     except ValueError as error:
         keys = ", ".join(block_config.AHEAD_KEYS + block_config.BESIDE_KEYS)
         fault = f"config.json of `{source.model}` says both that rows guess ahead and that not"
         raise Refused(fault, f"correct it: keep the one that is true of {keys}") from error
+    pickled = source.folder is not None and (source.folder / MASK_PICKLE).is_file()
+    return replace(found, pickled=pickled)
 
 
 def _recorded(target: ModelFacts, source: ModelFacts, own: bool) -> DraftFacts:

@@ -164,6 +164,7 @@ def shelf(folder: Path) -> None:
             DSPARK,
             DSPARK_CONFIG | {"sample_from_anchor": True, "dspark_bonus_anchor": True},
         ),
+        "dspark-pickle": (DSPARK, DSPARK_CONFIG),
         "dspark-no-mask": (DSPARK, DSPARK_CONFIG | {"mask_token_id": None}),
         "dspark-far-mask": (DSPARK, DSPARK_CONFIG | {"mask_token_id": VOCAB}),
         "dspark-far-taps": (DSPARK, DSPARK_CONFIG | {"target_layer_ids": [0, LAYERS]}),
@@ -185,6 +186,7 @@ def shelf(folder: Path) -> None:
             write_tokenizer(made)
     write_tokenizer(folder / "tiny-swapped", first="other")
     write_tokenizer(folder / "tiny-larger-words", VOCAB + 5)
+    (folder / "tiny-dspark-pickle" / "mask_embedding.pt").write_bytes(b"")
     weights = folder / "tiny-pickle" / "model.safetensors"
     weights.rename(weights.with_name("pytorch_model.bin"))
     for name, said in MEASURED.items():

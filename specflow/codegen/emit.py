@@ -268,6 +268,10 @@ def _legend(graph: StepGraph, recipe: ResolvedRecipe) -> str:
             said.append(f"{letter} = {known[LETTERS[letter]]} {what}")
     if "T" in letters:
         said.append("R nodes that were a branch")
+    if "BLOCK_ROWS" in known:
+        said.append(f"Q = {known['BLOCK_ROWS']} rows of a block")
+    if any(p.role == "plan" for p in graph.phases):
+        said.append("G positions of the whole batch")
     return ", ".join(said) + ", V target vocabulary"
 
 

@@ -235,7 +235,75 @@ def window_too_small(r: ResolvedRecipe) -> Iterator[Finding]:
         )
 
 
-RULES = (*TAP_RULES, unusable_mask, block_width, window_too_small)
+@rule("SF056", "pickled-mask-embedding", warning=True)
+def pickled_mask(r: ResolvedRecipe) -> Iterator[Finding]:
+    """A draft's own embedding of the mask is read where it is safetensors.
+
+    ## Why
+    Some drafts ship `mask_embedding.pt`, a row of their own for the mask. A pickle may run code, so
+    it is not loaded: the target's row is read instead, which no training has seen. The output stays
+    right; fewer guesses hold.
+
+    ## Example
+    A draft whose folder holds `mask_embedding.pt` beside its safetensors.
+
+    ## Fix
+    Name a draft that needs none, or convert it into the draft's own embedding (`embed_tokens`, with
+    `has_own_embed: true` in its config.json).
+    """
+    if SIZE in r and r.facts.net.block.pickled:
+        yield Finding(
+            at="draft.model",
+            message="the draft's own embedding of its mask is a pickle, and is not loaded",
+            label="holds mask_embedding.pt",
+            help="expect fewer guesses to hold, or convert it to safetensors",
+        )
+
+
+@rule("SF057", "block-larger-than-trained", warning=True)
+def larger_than_trained(r: ResolvedRecipe) -> Iterator[Finding]:
+    """A block is no larger than the one its draft was trained with.
+
+    ## Why
+    A row learned to guess at its place in the block. Rows past the last trained place guess as they
+    were never taught: they cost as much as the others, and hardly ever hold.
+
+    ## Example
+    ```yaml
+    target: {model: builtin:pico-llama}
+    draft: {algorithm: DSPARK, model: builtin:pico-llama-dspark, block_size: 12}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: builtin:pico-llama}
+    draft: {algorithm: DSPARK, model: builtin:pico-llama-dspark}
+    ```
+
+    ## Fix
+    Leave `draft.block_size` out, or lower it.
+    """
+    if SIZE not in r:
+        return
+    trained, asked = r.facts.net.block.size, r[SIZE]
+    if 0 < trained < asked:
+        yield Finding(
+            at=SIZE,
+            message=f"a block of {asked} is larger than the {trained} its draft was trained with",
+            label=f"trained with {trained}",
+            help=f"leave `draft.block_size` out, or write {trained} or less",
+            fix=Drop(SIZE, safe=False),
+        )
+
+
+RULES = (
+    *TAP_RULES,
+    unusable_mask,
+    block_width,
+    window_too_small,
+    pickled_mask,
+    larger_than_trained,
+)
 
 
 def guesses_of(r: ResolvedRecipe) -> int:
