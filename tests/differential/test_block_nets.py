@@ -19,6 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.qwen3 import modeling_qwen3
 
 from specflow import facts
+from specflow.errors import RuntimeFault
 from specflow.facts import ModelFacts
 from specflow.formats import named
 from specflow.kernels import survivals
@@ -716,3 +717,50 @@ def test_published_names(how: str, known_target: LanguageModel, tmp_path: Path) 
     made = known(known_target, tmp_path, renamed, **AHEAD)
     near(made.hidden[0], ROWS, **PUBLISHED)
     assert spoken(made.window, made.hidden, 3)[0] == [10, 5, 6, 7]
+
+
+# -- every tensor has a place ----------------------------------------------------------------------
+
+
+def without(*names: str) -> dict[str, Tensor]:
+    return {n: t for n, t in (published() | W12 | TRUST).items() if n not in names}
+
+
+BROKEN = {
+    "no layer": (without("layers.1.mlp.up_proj.weight"),
+                 r"missing weights, `layers\.1\.mlp\.up_proj\.weight`"),
+    "no head norm": (without("layers.1.self_attn.q_norm.weight"), r"missing weights, .*q_norm"),
+    "no w2": (without("markov_head.markov_w2.weight"), r"missing weights, `markov\.w2\.weight`"),
+    "half a gate": (without() | {"markov_head.gate_proj.weight": fill((3, 11), 100)},
+                    r"missing weights, `markov\.gate\.bias`"),
+    "an unknown head": (without() | {"markov_head.other.weight": fill((3, 3), 1)},
+                        r"weights nothing reads, `markov_head\.other\.weight`"),
+    "an unknown tensor": (without() | {"selector.weight": fill((3, 3), 1)},
+                          r"weights nothing reads, `selector\.weight`"),
+    "a third layer": (without() | {"layers.2.mlp.up_proj.weight": fill((12, 8), 1)},
+                      r"weights nothing reads, `layers\.2\.mlp\.up_proj\.weight`"),
+    "a bias nobody said": (without() | {"layers.0.self_attn.q_proj.bias": fill((16,), 1)},
+                           r"weights nothing reads, `layers\.0\.self_attn\.q_proj\.bias`"),
+    "a confidence head alone": (without("confidence_head.proj.weight"),
+                                r"weights nothing reads, `confidence_head\.proj\.bias`"),
+    "a flat table": (without() | {"markov_head.markov_w1.weight": fill((7, 3), 80)},
+                     r"of another shape, `markov_head\.markov_w1\.weight \[7, 3\]"),
+    "not a number": (without() | {"fc.weight": fill((8, 16), 1.0) * math.nan},
+                     r"`fc\.weight` of .* is not finite"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_draft_whose_tensors_do_not_fit_is_refused(
+    name: str, known_target: LanguageModel, tmp_path: Path
+) -> None:
+    """A head that is dropped in silence shows only in what is accepted (trap 38)."""
+    tensors, said = BROKEN[name]
+    with pytest.raises(RuntimeFault, match=said):
+        known(known_target, tmp_path, tensors, **AHEAD)
+
+
+def test_a_head_that_only_the_config_has(known_target: LanguageModel, tmp_path: Path) -> None:
+    said = AHEAD | {"markov_head_type": "gated"}
+    with pytest.raises(RuntimeFault, match=r"missing weights, `markov\.gate\.bias`"):
+        known(known_target, tmp_path, published() | W12, **said)
