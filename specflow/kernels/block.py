@@ -29,8 +29,10 @@ def survivals(trust: Tensor, temperatures: tuple[float, ...]) -> Tensor:
     temperatures  [K]     that these logits are divided by
     returns       [B, K]  float32, falling along a row
     """
-    heat = torch.tensor(temperatures, dtype=torch.float32, device=trust.device)
-    return torch.sigmoid(trust.float() / heat).cumprod(dim=1)
+    # One by one: a tensor of host numbers would be a copy to the device, which no graph can hold.
+    columns = zip(trust.float().unbind(1), temperatures, strict=True)
+    scaled = [logit / heat for logit, heat in columns]
+    return torch.sigmoid(torch.stack(scaled, dim=1)).cumprod(dim=1)
 
 
 def allocate(survival: Tensor, budget: int) -> Tensor:
