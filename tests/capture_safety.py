@@ -12,6 +12,7 @@ FORBIDDEN = frozenset(
     {
         "aten::_local_scalar_dense",
         "aten::equal",
+        "aten::lift_fresh",
         "aten::masked_scatter",
         "aten::masked_select",
         "aten::nonzero",

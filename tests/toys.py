@@ -16,6 +16,7 @@ from specflow.lower import lower
 from specflow.models.beginning import Beginning
 from specflow.models.drafters import DRAFTERS, LanguageModelDrafter
 from specflow.models.lm import LanguageModel
+from specflow.models.ragged import BatchPlanner
 from specflow.recipe import ResolvedRecipe
 from specflow.resolve import resolve
 from specflow.session import Request, Session
@@ -84,7 +85,11 @@ def neighbour(model_seed: int, noise: float, seed: int = 5) -> LanguageModel:
 
 
 def session(
-    resolved: ResolvedRecipe, model: LanguageModel, root: Path, draft: LanguageModel | None = None
+    resolved: ResolvedRecipe,
+    model: LanguageModel,
+    root: Path,
+    draft: LanguageModel | None = None,
+    stop_ids: frozenset[int] = frozenset(),
 ) -> Session:
     """A session over the generated module of a recipe; `draft` stands for the model it names."""
     graph = lower(resolved)
@@ -95,10 +100,14 @@ def session(
     else:
         own = draft.pool(pool.slots, pool.length)
         drafter = LanguageModelDrafter(draft, own, resolved, Beginning.of(resolved))
-    step = capture(module, model, pool, drafter)
-    return Session(
-        resolved, step, model, pool, drafter, lambda ids: " ".join(map(str, ids)), frozenset()
-    )
+    planner = BatchPlanner.of(resolved)
+    step = capture(module, model, pool, drafter, planner)
+    return Session(resolved, step, model, pool, drafter, spoken, stop_ids, planner)
+
+
+def spoken(ids: list[int]) -> str:
+    """Tokens as text."""
+    return " ".join(map(str, ids))
 
 
 def requests(count: int, new: int, seed: int = 3) -> list[Request]:
