@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,14 +42,24 @@ SHAPES: dict[str, Callable[..., Any]] = {
     "after": lambda x, n: x + n,
     "pick_at": lambda law, coins, i: kernels.pick(law, coins[:, i]),
     "pick_one": lambda law, coins: kernels.pick(law[:, 0], coins[:, 0]),
+    "pick_all": kernels.pick,
+    "later": lambda x: x[:, 1:],
+    "corrected": lambda base, i, bias: base[:, i] + bias,
+}
+# What a model is asked about one row of a block: the row's states instead of the block's.
+OF_A_ROW: dict[str, Callable[..., Any]] = {
+    "markov": lambda model, last, hidden, i: model.markov(last, hidden[:, i]),
+    "markov_memory": lambda model, last, hidden, i, memory: model.markov_memory(
+        last, hidden[:, i], memory
+    ),
 }
 
 
 def interpret(
-    graph: StepGraph, variant: str, state: dict[str, Tensor], models: dict[str, Any]
+    graph: StepGraph, variant: str, state: dict[str, Tensor], models: dict[str, Any], **given: int
 ) -> None:
-    """Run a variant's phases on a state, in place."""
-    known: dict[str, Any] = {}
+    """Run a variant's phases on a state, in place; `given` is what the host decides."""
+    known: dict[str, Any] = dict(given)
     chosen = next(v for v in graph.variants if v.name == variant)
     for phase in map(graph.phase, chosen.phases):
         local = {v.name: known[v.name] for v in phase.inputs}
@@ -67,7 +78,10 @@ def _run(node: Node, local: dict[str, Any], state: dict[str, Tensor], model: Any
 
     if isinstance(node, Op):
         function = (
-            SHAPES.get(node.kind) or getattr(kernels, node.kind, None) or getattr(model, node.kind)
+            (partial(OF_A_ROW[node.kind], model) if node.kind in OF_A_ROW else None)
+            or SHAPES.get(node.kind)
+            or getattr(kernels, node.kind, None)
+            or getattr(model, node.kind)
         )
         results = function(*map(value, node.inputs))
         results = results if len(node.outputs) > 1 else (results,)
@@ -92,7 +106,7 @@ def _store(buffer: Tensor, new: Any, mode: str) -> None:
 
 def _loop(node: Repeat, local: dict[str, Any], state: dict[str, Tensor], model: Any) -> None:
     for carry in node.carries:
-        local[carry.collected] = [local[carry.start.name]]
+        local[carry.collected] = [] if carry.fresh else [local[carry.start.name]]
     for turn in range(node.first, node.times.value):
         local[node.index] = turn
         for inner in node.body:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from specflow import kernels
 from specflow.codegen import emit
 from specflow.load import load
 from specflow.lower import lower
@@ -55,6 +56,9 @@ def agreeing(
             getattr(state, name).copy_(made)
     # What the rules that draw hand over: tokens, and a length of any size.
     lengths = torch.randint(1, width + 1, (rows,), generator=generator)
+    # What a plan lets be verified: all of it, or any part, whatever agrees.
+    planned = torch.randint(1, width + 1, (rows,), generator=generator)
+    planned = torch.where(torch.rand(rows, generator=generator) < share - 0.5, width, planned)
     return {
         "verified": verified,
         "guesses": guesses,
@@ -62,6 +66,7 @@ def agreeing(
         "gained": verified,
         "accept_len": lengths if share < 1 else torch.full_like(lengths, width),
         "drawn": verified[:, :1].contiguous(),
+        "verify_len": planned if share < 1 else torch.full_like(planned, width),
     }
 
 
@@ -72,9 +77,19 @@ def several(result) -> tuple[torch.Tensor, ...]:
     return result if isinstance(result, tuple) else (result,)
 
 
-def check(recipe: Path, root: Path) -> dict[str, list[int]]:
-    """Compare every fused function of a recipe; the accept lengths that occurred."""
-    resolved = resolve(load(recipe))
+def uncapped(values: dict[str, torch.Tensor]) -> torch.Tensor:
+    """What would be gained without a plan, at the most: matches, or what a rule that draws says."""
+    matches = kernels.accept_chain(values["guesses"], values["verified"])
+    return torch.minimum(matches, values["accept_len"])
+
+
+def check(recipe: str, root: Path) -> dict[str, list[int]]:
+    """Compare every fused function of a recipe; the accept lengths that occurred.
+
+    recipe  its file, and overrides after question marks
+    """
+    path, *overrides = recipe.split("?")
+    resolved = resolve(load(Path(path), overrides))
     module = emit(lower(resolved), resolved)
     step = module.load(root)
     rows = importlib.import_module(f"{step.__name__}.rows")
@@ -93,7 +108,7 @@ def check(recipe: Path, root: Path) -> dict[str, list[int]]:
         steps = re.search(r"_(\d+)_rows", name)
         wanted = f"steps_{steps[1]}" if steps else name
         variant = next((v for v in step.WIDTHS if v in wanted), next(iter(step.WIDTHS)))
-        width = step.WIDTHS[variant]
+        width, capped = step.WIDTHS[variant], False
         for count in (1, 9):
             for share in (0.0, 0.3, 0.7, 0.9, 1.0):
                 ours, theirs = step.State.new(count, "cpu"), step.State.new(count, "cpu")
@@ -114,6 +129,9 @@ def check(recipe: Path, root: Path) -> dict[str, list[int]]:
                 for x, y in zip(*map(several, (a, b)), strict=True):
                     assert torch.equal(x, y), (recipe, name)
                 lengths.setdefault(name, set()).update(ours.accept_len.tolist())
+                if "verify_len" in parameters:
+                    capped |= bool((ours.accept_len < uncapped(values)).any())
+        assert capped == ("verify_len" in parameters), (recipe, name)
         if width > 1:  # incomplete cases must not pass
             assert {1, width} <= lengths[name], lengths[name]
             assert width == 2 or lengths[name] & set(range(2, width)), lengths[name]
@@ -122,4 +140,4 @@ def check(recipe: Path, root: Path) -> dict[str, list[int]]:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        print(json.dumps({path: check(Path(path), Path(folder)) for path in sys.argv[1:]}))
+        print(json.dumps({path: check(path, Path(folder)) for path in sys.argv[1:]}))

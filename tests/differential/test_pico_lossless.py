@@ -39,6 +39,12 @@ RECIPES = (
     "multi_layer",
     "frozen_kv",
     "frozen_kv_tree",
+    "dflash",
+    "dflash_planned",
+    "dspark",
+    "dspark_capped",
+    "dspark_planned",
+    "dspark_window",
 )
 
 

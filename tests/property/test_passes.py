@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -16,9 +18,12 @@ from specflow.codegen import emit
 from specflow.errors import CompileError
 from specflow.graph import Builder, Value, fuse
 from specflow.graph.check import BUILT, LOWERED, check
-from specflow.load import load
+from specflow.load import load, loads
 from specflow.lower import PASSES, build, lower
+from specflow.recipe import ResolvedRecipe
 from specflow.resolve import resolve
+from tests import checkpoint_files
+from tests.checkpoint_files import D2T, HIDDEN, RANK
 from tests.conftest import RECIPES
 from tests.interpreter import interpret
 
@@ -107,6 +112,38 @@ class Words:
         known = tokens.gather(1, rows[:, None] - 1)[:, 0] + hidden.sum((1, 2)).long()
         return self._say(known * 3 + starts + layer)
 
+    def verify_packed_taps(
+        self, tokens: Tensor, lens: Tensor, packed: Tensor, taps: tuple[int, ...]
+    ) -> tuple[Tensor, Tensor]:
+        known = torch.zeros(tokens.numel() + 1).index_fill_(0, packed, 1)[:-1]
+        asked = known.view(*tokens.shape, 1)
+        logits, shown = self.verify_taps(tokens, lens, taps)
+        return logits * asked, shown * asked + packed.shape[0]
+
+    def denoise(self, block: Tensor, lens: Tensor) -> Tensor:
+        at = lens[:, None, None] + torch.arange(block.shape[1])[:, None]
+        return (self._show(block) + self._show(block.sum(1, keepdim=True)) + at) % 7
+
+    def score(self, hidden: Tensor) -> Tensor:
+        return self._say(hidden.sum(-1))
+
+    def markov(self, last: Tensor, hidden: Tensor) -> Tensor:
+        return self._say(last * 3 + hidden.sum(-1)) * 2
+
+    def markov_memory(self, last: Tensor, hidden: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        return self.markov(last + memory.sum(-1).long(), hidden), memory % 5 + last[:, None] % 3
+
+    def no_memory(self, last: Tensor) -> Tensor:
+        return torch.zeros(last.shape[0], 3)
+
+    def trust(self, hidden: Tensor, bonus: Tensor, guesses: Tensor) -> Tensor:
+        last = torch.cat([bonus[:, None], guesses[:, :-1]], 1)
+        return (hidden[:, : guesses.shape[1]].sum(-1) + last) % 5 - 1.5
+
+    def inject(self, taps: Tensor, starts: Tensor, accept_len: Tensor) -> None:
+        kept = torch.arange(taps.shape[1]) < accept_len[:, None]
+        self.moves.append((taps * kept[:, :, None], starts.clone()))
+
     def target_ids(self, tokens: Tensor) -> Tensor:
         return (tokens + 1) % self.vocabulary
 
@@ -124,6 +161,8 @@ def drawn(state: dict[str, Tensor], seed: int) -> None:
         if name == "parents":
             for i in range(tensor.shape[1]):
                 tensor[:, i] = torch.randint(0, i + 1, tensor[:, i].shape, generator=generator)
+        elif name == "survival":
+            tensor.copy_(torch.rand(tensor.shape, generator=generator).cumprod(1))
         else:
             low = -1 if name == "guesses" else 0
             tensor.copy_(torch.randint(low, VOCABULARY, tensor.shape, generator=generator))
@@ -136,33 +175,93 @@ def same(a: dict[str, Tensor], b: dict[str, Tensor], moved: Words, also: Words) 
         assert all(torch.equal(x, y) for x, y in zip(ours, theirs, strict=True))
 
 
+def means_the_same(resolved: ResolvedRecipe, seed: int, root: Path) -> None:
+    """A recipe's graph as it was built, after each pass, and as a module: on one drawn state."""
+    graph = build(resolved)
+    module = emit(lower(resolved), resolved).load(root / "steps")
+    numbers = {c.name: c.value for c in graph.constants}
+    sizes = (numbers.get("VOCAB_SIZE", VOCABULARY), numbers.get("HIDDEN_SIZE", 4))
+    rows, given = 3, {}
+    if hasattr(module, "HOST_PLAN"):
+        given["budget"] = rows + seed % (rows * (module.NUM_DRAFT_TOKENS - 1) + 1)
+    for variant in (v.name for v in graph.variants):
+        state = module.State.new(rows, "cpu")
+        drawn(buffers(state), seed)
+        start = {n: t.clone() for n, t in buffers(state).items()}
+        first, words = {n: t.clone() for n, t in start.items()}, Words(*sizes)
+        interpret(graph, variant, first, {"target": words, "draft": words}, **given)
+        now = graph
+        for name, rewrite in PASSES:
+            now = rewrite(now)
+            after, other = {n: t.clone() for n, t in start.items()}, Words(*sizes)
+            interpret(now, variant, after, {"target": other, "draft": other}, **given)
+            same(first, after, words, other)
+            assert name
+        emitted = Words(*sizes)
+        module.VARIANTS[variant](emitted, emitted, state, *given.values())
+        same(first, buffers(state), words, emitted)
+
+
 @pytest.mark.parametrize("path", PICO, ids=lambda p: p.stem)
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=8, deadline=None)
 def test_passes_and_emission_keep_meaning(
     path: Path, seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    resolved = resolve(load(path))
-    graph = build(resolved)
-    module = emit(lower(resolved), resolved).load(tmp_path_factory.getbasetemp() / "steps")
-    numbers = {c.name: c.value for c in graph.constants}
-    sizes = (numbers.get("VOCAB_SIZE", VOCABULARY), numbers.get("HIDDEN_SIZE", 4))
-    for variant in (v.name for v in graph.variants):
-        state = module.State.new(3, "cpu")
-        drawn(buffers(state), seed)
-        start = {n: t.clone() for n, t in buffers(state).items()}
-        first, words = {n: t.clone() for n, t in start.items()}, Words(*sizes)
-        interpret(graph, variant, first, {"target": words, "draft": words})
-        now = graph
-        for name, rewrite in PASSES:
-            now = rewrite(now)
-            after, other = {n: t.clone() for n, t in start.items()}, Words(*sizes)
-            interpret(now, variant, after, {"target": other, "draft": other})
-            same(first, after, words, other)
-            assert name
-        emitted = Words(*sizes)
-        module.VARIANTS[variant](emitted, emitted, state)
-        same(first, buffers(state), words, emitted)
+    means_the_same(resolve(load(path)), seed, tmp_path_factory.getbasetemp())
+
+
+# Block drafts of other kinds than the pico ones: heads that remember, vocabularies of their own.
+RNN = checkpoint_files.DSPARK | {
+    "markov_head.joint_proj.weight": (3 * RANK, 2 * RANK + HIDDEN),
+    "markov_head.joint_proj.bias": (3 * RANK,),
+}
+OWN_WORDS = {"lm_head.weight": (len(D2T), HIDDEN), "d2t": ("I64", D2T)}
+HALF = {"markov_head.markov_w2.weight": (len(D2T), RANK)}
+RAGGED = {"shape": "ragged", "cost_table": "costs.json"}
+OTHERS = {
+    "rnn": ("DSPARK", RNN, {}, 0.0),
+    "rnn drawn, planned": ("DSPARK", RNN, RAGGED, 0.8),
+    "own words": ("DSPARK", checkpoint_files.DSPARK | OWN_WORDS | HALF, {}, 0.0),
+    "rnn, own words, drawn, capped": (
+        "DSPARK",
+        RNN | OWN_WORDS | HALF,
+        RAGGED | {"mode": "cap-accept", "accept": "block"},
+        0.8,
+    ),
+    "by averages": ("DSPARK", checkpoint_files.DSPARK, RAGGED | {"confidence": "average"}, 0.0),
+    "dflash": ("DFLASH", checkpoint_files.DFLASH, {"shape": "ragged", "mode": "static"}, 0.8),
+    "dflash, own words, planned": (
+        "DFLASH",
+        checkpoint_files.DFLASH | OWN_WORDS,
+        RAGGED | {"confidence": "average", "accept": "target_only"},
+        0.8,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=4, deadline=None)
+def test_other_block_drafts_keep_meaning(
+    name: str, seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    algorithm, shapes, verify, heat = OTHERS[name]
+    root = tmp_path_factory.mktemp("blocks")
+    checkpoint_files.write(root / "target", checkpoint_files.LM, **checkpoint_files.CONFIG)
+    checkpoint_files.write_tokenizer(root / "target")
+    config = getattr(checkpoint_files, f"{algorithm}_CONFIG")
+    checkpoint_files.write(root / "draft", shapes, **config)
+    (root / "costs.json").write_text(json.dumps(checkpoint_files.COSTS))
+    written = {
+        "recipe": f"toy/{name.replace(' ', '_').replace(',', '')}",
+        "target": {"model": str(root / "target")},
+        "draft": {"algorithm": algorithm, "model": str(root / "draft")},
+        "verify": verify
+        | ({"cost_table": str(root / "costs.json")} if "cost_table" in verify else {}),
+        "sampling": {"temperature": heat},
+    }
+    means_the_same(resolve(loads(yaml.safe_dump(written), "toy.yaml")), seed, root)
 
 
 def test_a_run_ends_where_it_would_read_what_it_wrote() -> None:
