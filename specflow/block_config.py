@@ -16,6 +16,9 @@ NESTED = ("dspark_config", "dflash_config")
 PREFIX = "dspark_"
 TAP_IDS = "target_layer_ids"  # these name layers by what they put out
 ENTERED_IDS = "aux_hidden_state_layer_ids"  # speculators name what enters a layer
+KIND = "speculators_model_type"
+SPECULATORS_SIZE = 8  # where such a config says no `block_size`
+MASK_TOKEN = "<|MASK|>"  # where a config names neither an id nor a token
 FORMULA = "round(1 + i (L - 4) / (D - 1)) + 1"
 SLIDING = "sliding_attention"
 MARKOV_KINDS = (VANILLA, GATED, RNN)
@@ -97,7 +100,7 @@ def describe(
         for name in ("k", "v")
     )
     return BlockFacts(
-        size=whole(config, "block_size"),
+        size=whole(config, "block_size") or _published_size(config),
         mask_token=_mask_token(config, vocabulary),
         ahead=guesses_ahead(config, markov=bool(rank)),
         markov=_markov(config, shapes) if rank else "",
@@ -127,7 +130,7 @@ def guesses_ahead(config: Mapping[str, Any], *, markov: bool) -> bool:
         raise ValueError(said)
     if said:
         return said.pop()
-    kind = config.get("speculators_model_type")
+    kind = config.get(KIND)
     if kind in ("dspark", "dflash"):  # it may be of any type, a list too
         return bool(kind == "dspark")
     names = config.get("architectures")
@@ -160,13 +163,21 @@ def default_taps(layers: int, count: int) -> tuple[int, ...]:
     return tuple(round(1 + i * (layers - 4) / (count - 1)) + 1 for i in range(count))
 
 
+def _published_size(config: Mapping[str, Any]) -> int:
+    """What a format means by saying no size; 0 where it does not fix one."""
+    return SPECULATORS_SIZE if isinstance(config.get(KIND), str) else 0
+
+
 def _mask_token(config: Mapping[str, Any], vocabulary: Mapping[str, int]) -> int:
-    for name in ("mask_token_id", "noise_token_id"):
-        said = find(config, name)
-        if type(said) is int and said >= 0:
-            return said
+    said = [find(config, name) for name in ("mask_token_id", "noise_token_id")]
+    for token in said:
+        if type(token) is int and token >= 0:
+            return token
     named = find(config, "mask_token")
-    return vocabulary.get(named, -1) if isinstance(named, str) else -1
+    if isinstance(named, str):
+        return vocabulary.get(named, -1)
+    silent = all(each is None for each in (*said, named))
+    return vocabulary.get(MASK_TOKEN, -1) if silent else -1
 
 
 def _markov(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> str:

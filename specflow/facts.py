@@ -317,7 +317,8 @@ def _block(
 ) -> block_config.BlockFacts:
     """What a block draft says of its block."""
     shapes = {name: tensor.shape for name, tensor in ours.items()}
-    vocabulary = target.vocabulary if block_config.find(source.config, "mask_token") else {}
+    told = type(block_config.find(source.config, "mask_token_id")) is int
+    vocabulary = {} if told else target.vocabulary
     try:
         found = block_config.describe(source.config, source.text, shapes, vocabulary)
     except ValueError as error:

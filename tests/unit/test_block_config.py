@@ -128,7 +128,7 @@ WORDS = {"<|MASK|>": 17, "<mask>": 4}
 @pytest.mark.parametrize(
     ("config", "token"),
     [
-        ({}, -1),
+        ({}, 17),  # the name that z-lab's code falls back to
         ({"mask_token_id": 0}, 0),
         ({"mask_token_id": 151669}, 151669),
         ({"dflash_config": {"mask_token_id": 8}}, 8),
@@ -141,9 +141,9 @@ WORDS = {"<|MASK|>": 17, "<mask>": 4}
         ({"dflash_config": {"mask_token": "<|MASK|>"}}, 17),
         ({"mask_token": "<mask>", "mask_token_id": 9}, 9),
         ({"mask_token": "<none>"}, -1),
-        *(({"mask_token_id": said}, -1) for said in WRONG if said not in (0,)),
+        *(({"mask_token_id": said}, -1 if said is not None else 17) for said in WRONG),
         *(({"mask_token_id": said, "mask_token": "<mask>"}, 4) for said in WRONG),
-        *(({"mask_token": said}, -1) for said in WRONG),
+        *(({"mask_token": said}, -1 if said is not None else 17) for said in WRONG),
     ],
 )
 def test_the_mask(config: Config, token: int) -> None:
