@@ -38,8 +38,13 @@ def plan_text(recipe: ResolvedRecipe) -> list[str]:
     told = {"head": "the draft's confidence head", "average": "past acceptance by position"}
     lag = recipe["verify.lag_steps"]
     ago = f"{lag} step{'s' if lag > 1 else ''} ago"
-    by = f"{told[recipe['verify.confidence']]} {ago} and the costs in {recipe['verify.cost_table']}"
-    return [f"plan: 1 to {width} positions a request, by {by}."]
+    note = getattr(recipe.facts.cost.value, "note", "")
+    costs = recipe["verify.cost_table"] + (f" ({note})" if note else "")
+    goes = f"by {told[recipe['verify.confidence']]} {ago} and the costs in {costs}"
+    return [
+        f"plan: 1 to {width} positions a request; how many the batch may verify goes {goes};",
+        "whose they are goes by what each guess is told now, from what stands before it.",
+    ]
 
 
 def recorded(recipe: ResolvedRecipe) -> list[str]:

@@ -12,7 +12,7 @@ import json
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, count
 from operator import mul
 from pathlib import Path
@@ -45,6 +45,7 @@ class Points:
     tokens: tuple[float, ...]  # ascending
     steps_per_second: tuple[float, ...]
     most: float  # positions up to which the table was made; nothing is refused above
+    note: str = field(default="", compare=False)  # what it was made of, for people
 
     def seconds(self, rows: int, tokens: int) -> float:  # noqa: ARG002 - the cost of N is in M's
         """Seconds of a step of N rows and M positions."""
@@ -64,6 +65,7 @@ class Additive:
     seconds_by_rows: tuple[float, ...]
     tokens: tuple[float, ...]  # ascending
     seconds_by_tokens: tuple[float, ...]
+    note: str = field(default="", compare=False)
 
     def seconds(self, rows: int, tokens: int) -> float:
         """Seconds of a step of N rows and M positions."""
@@ -105,11 +107,14 @@ def read_measured(path: Path, fault: Callable[[object], str], way_out: str) -> d
 
 def parse_table(said: Mapping[str, Any]) -> Table:
     """The cost table of a mapping in which `table_fault` finds nothing."""
+    note = said.get("note")
+    note = " ".join(note.split())[:200] if isinstance(note, str) else ""
     if "bias_seconds" not in said:
         tokens, steps = said["sample_batch_tokens"], said["sample_steps_per_sec"]
-        return Points(tuple(tokens), tuple(steps), said["max_batch_tokens"])
+        return Points(tuple(tokens), tuple(steps), said["max_batch_tokens"], note)
     keys = ("bs_probes", "alpha_seconds", "m_probes", "theta_seconds")
-    return Additive(said["bias_seconds"], *(tuple(said[key]) for key in keys))
+    rows, by_rows, tokens, by_tokens = (tuple(said[key]) for key in keys)
+    return Additive(said["bias_seconds"], rows, by_rows, tokens, by_tokens, note)
 
 
 def table_text(table: Table) -> str:
@@ -128,6 +133,7 @@ def table_text(table: Table) -> str:
             "m_probes": table.tokens,
             "theta_seconds": table.seconds_by_tokens,
         }
+    said |= {"note": table.note} if table.note else {}
     return json.dumps(said, indent=2) + "\n"
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median, quantiles
 from time import perf_counter
 from typing import Any, Protocol
@@ -84,6 +84,13 @@ class Profile:
     table: Table | None
     notes: tuple[str, ...]
     stopped: str
+
+
+def described(recipe: ResolvedRecipe, table: Table) -> Table:
+    """A table that says what it was measured on: it holds for nothing else."""
+    around = environment(recipe)
+    where = f"{around['device']} with {around['threads']} threads, torch {around['torch']}"
+    return replace(table, note=f"measured with {recipe.name} in {recipe.run.dtype} on {where}")
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,9 @@ class AcceptFields(Fields):
     """What every verify shape may say about acceptance."""
 
     accept: Literal["greedy", "target_only", "rejection", "block"] = field(
-        "How guesses are accepted.", derive="by temperature, and by whether guesses have a law"
+        "How guesses are accepted: greedy (temperature 0), target_only (any guesses), rejection or "
+        "block (by the law they were drawn from).",
+        derive="by temperature, and by whether guesses have a law",
     )
     threshold_single: float = field(
         "target_only: a guess at least this likely is accepted outright; below 1 it is lossy.",

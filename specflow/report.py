@@ -163,6 +163,10 @@ def table(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     if totals["drafted"]:
         how = f"{totals['accepted']} accepted / {totals['drafted']} drafted"
         rows.append(("draft accept rate", f"{report['draft_accept_rate']:.3f}", how))
+    if totals["verifies"] and report["recipe"].get("verify", {}).get("shape") == "ragged":
+        judged, width = 1 + totals["drafted"] / totals["verifies"], report["recipe"]["verify"]
+        most = width["num_draft_tokens"]
+        rows.append(("positions judged", f"{judged:.2f}", f"of {most}, a request and step"))
     if "accept_rate_at" in report:
         rows.append(
             (

@@ -414,14 +414,18 @@ class _Resolution:
         others = [
             n for n in DRAFTS.names() if block == "draft" and name in DRAFTS[n].fields.model_fields
         ]
-        others += [
+        shapes = [
             n
             for n in VERIFIES.names()
             if block == "verify" and name in VERIFIES[n].fields.model_fields
         ]
+        if shapes:
+            message += f"; it goes with `verify.shape: {shapes[0]}`"
         if others:
             message += f"; it is one of {', '.join(others)}"
         elsewhere = ENGINE_NAMES.get(name.replace("-", "_").lstrip("_")) or _home_of(name, block)
+        if elsewhere == "draft.num_steps" and "block_size" in options:
+            elsewhere = "draft.block_size"  # a block has no steps
         if elsewhere:
             message += f"; here it is `{elsewhere}`"
         offer = (

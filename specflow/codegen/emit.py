@@ -245,7 +245,7 @@ def _cost(graph: StepGraph, recipe: ResolvedRecipe) -> str:
     counts = sorted({v.width for v in graph.variants})
     widths = f"{counts[0]} to {width}" if len(counts) > 3 else " or ".join(map(str, counts[::-1]))
     if any(p.role == "plan" for p in graph.phases):
-        widths = f"1 to {width}"
+        return f"{draft}, 1 target forward of 1 to {width} positions a request"
     return f"{draft}, 1 target forward of {widths} position{'s' if width > 1 else ''}"
 
 

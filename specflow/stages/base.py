@@ -293,7 +293,7 @@ def ask(
         p.ops(kind, *asked, outs=(logits,))
         return logits, None
     wide = "n * H" if guess.shows == TAPS else "H"
-    shown = Value("hidden", ("B", positions, wide), "float")
+    shown = Value(guess.shows, ("B", positions, wide), "float")
     also = (b.constants["TAPS"],) if guess.shows == TAPS else ()
     p.ops(f"{kind}_{guess.shows}", *asked, *also, outs=(logits, shown))
     return logits, shown

@@ -127,7 +127,15 @@ def unusable_mask(r: ResolvedRecipe) -> Iterator[Finding]:
     if SIZE not in r:
         return
     token, known = r["draft.mask_token"], r.facts["target"].vocab_size
-    if token < 0 and r.facts.net.block.size + r.facts.net.block.kv_width:
+    if token < 0 and r.ledger["draft.mask_token"].place is not None:
+        yield Finding(
+            at="draft.mask_token",
+            message=f"mask token {token} is no id: ids begin at 0",
+            label="below 0",
+            help="leave `draft.mask_token` out, or write the id the draft was trained with",
+            fix=Drop("draft.mask_token"),
+        )
+    elif token < 0 and r.facts.net.block.size + r.facts.net.block.kv_width:
         yield Finding(
             at="draft.model" if r["draft.model"] == r.facts["draft"].model else "draft",
             message="the draft's config names no mask token, and neither does the recipe",
@@ -296,7 +304,50 @@ def larger_than_trained(r: ResolvedRecipe) -> Iterator[Finding]:
         )
 
 
+@rule("SF058", "unlike-the-checkpoint", warning=True)
+def unlike_the_checkpoint(r: ResolvedRecipe) -> Iterator[Finding]:
+    """What a draft was trained with is what its config says.
+
+    ## Why
+    Which token a row guesses, and which token stands for a guess that is to come, is decided when a
+    draft is trained. Another word for either leaves the output right and hardly a guess that holds.
+
+    ## Example
+    ```yaml
+    target: {model: builtin:pico-llama}
+    draft: {algorithm: DSPARK, model: builtin:pico-llama-dspark, predicts: own}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: builtin:pico-llama}
+    draft: {algorithm: DSPARK, model: builtin:pico-llama-dspark}
+    ```
+
+    ## Fix
+    Leave the field out, unless the config is known to be wrong.
+    """
+    if SIZE not in r:
+        return
+    block = r.facts.net.block
+    trained = {"predicts": NEXT if block.ahead else OWN, "mask_token": block.mask_token}
+    for name, said_there in trained.items():
+        path = f"draft.{name}"
+        ids = range(r.facts["target"].vocab_size)
+        if name == "mask_token" and not (r[path] in ids and said_there in ids):
+            continue  # that is the finding (SF062), or its way out
+        if r.ledger[path].place is not None and block.size and r[path] != said_there:
+            yield Finding(
+                at=path,
+                message=f"`{path}` is {r[path]}, and the draft's config says {said_there}",
+                label=f"trained with {said_there}",
+                help="leave it out, unless the config is known to be wrong",
+                fix=Drop(path, safe=False),
+            )
+
+
 RULES = (
+    unlike_the_checkpoint,
     *TAP_RULES,
     unusable_mask,
     block_width,
@@ -346,9 +397,15 @@ def guess_block(recipe: ResolvedRecipe, b: Builder, drawn: bool) -> Guess:
             tokens, laws = _each_by_itself(p, b, logits, coins, mapped=mapped)
         if heat is not None:
             shape = ("B", "K")
-            trust = p.op("trust", hidden, bonus, tokens, out="trust", shape=shape, dtype="float")
+            note = "logits; each from what stands before its guess"
+            trust = p.op(
+                "trust", hidden, bonus, tokens, out="trust", shape=shape, dtype="float", note=note
+            )
             p.store(state(b, "trust"), trust)
-            survival = p.op("survivals", trust, heat, out="survival", shape=shape, dtype="float")
+            note = "sigmoid, then the running product"
+            survival = p.op(
+                "survivals", trust, heat, out="survival", shape=shape, dtype="float", note=note
+            )
         p.give(*filter(None, (tokens, laws, survival)))
     return Guess(tokens=tokens, laws=laws, phases=("draft",), shows=TAPS, survival=survival)
 

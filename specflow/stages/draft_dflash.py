@@ -18,7 +18,7 @@ class DflashFields(BlockFields):
 
     model: str = field("The draft: folder of a checkpoint, or builtin:NAME.", min_length=1)
     block_size: int = field(
-        "Positions of a block, the bonus token's included; guesses where rows predict ahead.",
+        "Positions of a block, bonus token included; guesses alone with `predicts: next`.",
         derive="the draft's own, else 16",
         ge=1,
         le=63,

@@ -140,7 +140,8 @@ def unusable_temperatures(r: ResolvedRecipe) -> Iterator[Finding]:
     ## Fix
     Fit them again with `specflow calibrate RECIPE --prompts FILE`, or leave them out.
     """
-    yield from _measured(r, "verify.temperatures", r.facts.heat)
+    make = "specflow calibrate RECIPE --prompts FILE -o"
+    yield from _measured(r, "verify.temperatures", r.facts.heat, make)
 
 
 @rule("SF052", "unusable-cost-table")
@@ -157,13 +158,47 @@ def unusable_table(r: ResolvedRecipe) -> Iterator[Finding]:
     ## Fix
     Measure it again with `specflow profile RECIPE`, or leave `verify.cost_table` out.
     """
-    yield from _measured(r, "verify.cost_table", r.facts.cost)
+    yield from _measured(r, "verify.cost_table", r.facts.cost, "specflow profile RECIPE -o")
 
 
-def _measured(r: ResolvedRecipe, path: str, found: Measured) -> Iterator[Finding]:
-    if path in r and found.problem is not None:
-        label = "missing" if found.problem.kind == "missing" else "cannot be used"
-        yield Finding(at=path, message=found.problem.message, label=label, help=found.problem.help)
+def _measured(r: ResolvedRecipe, path: str, found: Measured, make: str) -> Iterator[Finding]:
+    if path not in r or found.problem is None:
+        return
+    missing = found.problem.kind == "missing"
+    offer = f"`{make} {r[path]}` makes one; or leave it out" if missing else found.problem.help
+    label = "missing" if missing else "cannot be used"
+    yield Finding(at=path, message=found.problem.message, label=label, help=offer)
+
+
+@rule("SF059", "cost-table-too-short", warning=True)
+def table_too_short(r: ResolvedRecipe) -> Iterator[Finding]:
+    """A cost table reaches as far as the batch does.
+
+    ## Why
+    Beyond its last sample a table says the same cost for any number of tokens, so verifying more
+    looks free there, and the plan verifies everything.
+
+    ## Example
+    A table measured up to 32 tokens, and a batch of 16 requests of 8 positions: 128 tokens.
+
+    ## Fix
+    Measure it with this recipe: `specflow profile RECIPE -o FILE` goes as far as its batch.
+    """
+    table = r.facts.cost.value
+    if "verify.cost_table" not in r or r.facts.cost.problem is not None or table is None:
+        return
+    most, reached = r.run.batch_size * r["verify.num_draft_tokens"], table.tokens[-1]
+    if not r.facts.cost.path or reached >= most:
+        return
+    yield Finding(
+        at="verify.cost_table",
+        message=f"the table ends at {reached:g} tokens, and the batch may verify {most}",
+        label=f"up to {reached:g}",
+        because={
+            "run.batch_size": f"{r.run.batch_size} requests of {r['verify.num_draft_tokens']}"
+        },
+        help="measure it with this recipe: `specflow profile RECIPE -o FILE`",
+    )
 
 
 @rule("SF055", "plan-without-effect", warning=True)
@@ -196,17 +231,17 @@ def without_effect(r: ResolvedRecipe) -> Iterator[Finding]:
     average = r["verify.confidence"] == "average"
     fields = ("confidence", "cost_table", "temperatures", "lag_steps", "token_bucket")
     idle = fields if r["verify.mode"] == STATIC else ("temperatures",) if average else ()
-    for name in idle:
-        path = f"verify.{name}"
-        if r.ledger[path].place is not None:
-            why = "mode: static" if r["verify.mode"] == STATIC else "confidence: average"
-            yield Finding(
-                at=path,
-                message=f"`{path}` has no effect under `{why}`",
-                label="not read",
-                help="leave it out",
-                fix=Drop(path),
-            )
+    written = [f"verify.{name}" for name in idle if r.ledger[f"verify.{name}"].place is not None]
+    if written:
+        why = "mode: static" if r["verify.mode"] == STATIC else "confidence: average"
+        yield Finding(
+            at=written[0],
+            message=f"{', '.join(f'`{path}`' for path in written)}: no effect under `{why}`",
+            label="not read",
+            because=dict.fromkeys(written[1:], "nor is this"),
+            help="leave it out, unless only the mode is tried",
+            fix=Drop(written[0]) if len(written) == 1 else None,
+        )
 
 
 def planned(recipe: ResolvedRecipe) -> bool:
@@ -223,7 +258,12 @@ def lower(recipe: ResolvedRecipe, guess: Guess, p: PhaseBuilder, b: Builder) -> 
     survival = guess.survival if guess.survival is not None else state(b, "survival")
     budget = p.take(Value("budget", (), "int"))
     lengths = p.op(
-        "allocate", taken(survival, p), budget, out="verify_len", shape=("B",), note="in [1, W]"
+        "allocate",
+        taken(survival, p),
+        budget,
+        out="verify_len",
+        shape=("B",),
+        note="in [1, W]; the likeliest guesses of the batch",
     )
     p.store(state(b, "verify_len"), lengths)
     if recipe["verify.mode"] == CAPPED:
@@ -268,5 +308,12 @@ RAGGED = VerifyStage(
     asks="Ask the target, once, about the bonus token and the guesses that are worth it.",
     plan=plan,
     constants=constants,
-    rules=(no_confidence, no_cost_table, unusable_temperatures, unusable_table, without_effect),
+    rules=(
+        no_confidence,
+        no_cost_table,
+        unusable_temperatures,
+        unusable_table,
+        without_effect,
+        table_too_short,
+    ),
 )

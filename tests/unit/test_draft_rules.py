@@ -453,12 +453,12 @@ def test_a_mask_is_a_row_of_the_embedding(
         ("dspark", ", window_size: 3", []),  # as many as its block has rows
         ("dspark", ", window_size: 2", ["SF043"]),
         ("dspark", ", window_size: 0", []),
-        ("dspark", ", predicts: own, window_size: 3", ["SF043"]),  # a row more
+        ("dspark", ", predicts: own, window_size: 3", ["SF043", "SF058"]),  # a row more
         ("dflash", ", window_size: 3", ["SF043"]),
         ("dflash", ", window_size: 4", []),
         ("dflash", ", block_size: 1", ["SF013"]),
-        ("dflash", ", block_size: 1, predicts: next", []),
-        ("dspark", ", block_size: 1, predicts: own", []),
+        ("dflash", ", block_size: 1, predicts: next", ["SF058"]),
+        ("dspark", ", block_size: 1, predicts: own", ["SF058"]),
         ("dspark", ", block_size: 0", ["SF010"]),
         ("dspark", ", block_size: 64", ["SF010"]),
         ("dspark", ", block_size: 63", ["SF057"]),

@@ -114,9 +114,9 @@ def verify(target: Target, state: State, guesses: Tensor, parents: Tensor) -> tu
     tokens = torch.cat([state.bonus_token[:, None], guesses], dim=1)  # [B, W]
     depths, sees = tree_arrays(parents)  # [B, W], [B, W, W]
     # shapes given: [B, W, V], [B, W, n * H]
-    logits, hidden = target.verify_tree_taps(tokens, state.seq_lens, depths, sees, TAPS)
+    logits, taps = target.verify_tree_taps(tokens, state.seq_lens, depths, sees, TAPS)
     verified = best_token(logits)  # [B, W], the target's own words
-    return verified, hidden
+    return verified, taps
 
 
 def commit_rows(
@@ -134,13 +134,13 @@ def commit_rows(
 
 
 def commit(
-    target: Target, state: State, verified: Tensor, guesses: Tensor, parents: Tensor, hidden: Tensor
+    target: Target, state: State, verified: Tensor, guesses: Tensor, parents: Tensor, taps: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Keep the accepted prefix and one bonus token."""
     # shapes given: [B, W], [B], [B, W], [B]
     path, accept_len, gained, starts = commit_rows(state, guesses, parents, verified)
     target.move_accepted(path, starts)  # node order becomes sequence order
-    shown = take_rows(hidden, path)  # [B, W, n * H]
+    shown = take_rows(taps, path)  # [B, W, n * H]
     return gained, shown, starts, accept_len
 
 
@@ -158,8 +158,8 @@ def extend(
 def step(target: Target, drafter: Draft, state: State) -> None:
     """One captured step: all guesses are verified. No host sync, no data-dependent branch."""
     guesses, parents = draft(drafter, state)
-    verified, hidden = verify(target, state, guesses, parents)
-    gained, shown, starts, accept_len = commit(target, state, verified, guesses, parents, hidden)
+    verified, taps = verify(target, state, guesses, parents)
+    gained, shown, starts, accept_len = commit(target, state, verified, guesses, parents, taps)
     extend(drafter, state, shown, accept_len, gained, starts)
 
 

@@ -79,9 +79,9 @@ def draft(drafter: Draft, state: State) -> Tensor:
 def verify(target: Target, state: State, guesses: Tensor) -> tuple[Tensor, Tensor]:
     """Ask the target, once, about the bonus token and every guess."""
     tokens = torch.cat([state.bonus_token[:, None], guesses], dim=1)  # [B, W]
-    logits, hidden = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W, V], [B, W, n * H]
+    logits, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W, V], [B, W, n * H]
     verified = best_token(logits)  # [B, W], the target's own words
-    return verified, hidden
+    return verified, taps
 
 
 def commit_rows(state: State, guesses: Tensor, verified: Tensor) -> tuple[Tensor, Tensor]:
@@ -96,23 +96,18 @@ def commit_rows(state: State, guesses: Tensor, verified: Tensor) -> tuple[Tensor
 
 
 def commit(
-    state: State, verified: Tensor, guesses: Tensor, hidden: Tensor
+    state: State, verified: Tensor, guesses: Tensor, taps: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Keep the accepted prefix and one bonus token."""
     accept_len, starts = commit_rows(state, guesses, verified)  # [B], [B]
-    return verified, hidden, starts, accept_len
+    return verified, taps, starts, accept_len
 
 
 def extend(
-    drafter: Draft,
-    state: State,
-    hidden: Tensor,
-    accept_len: Tensor,
-    verified: Tensor,
-    starts: Tensor,
+    drafter: Draft, state: State, taps: Tensor, accept_len: Tensor, verified: Tensor, starts: Tensor
 ) -> None:
     """Run the draft over what was gained; only the row of the last token is scored."""
-    logits, standing = drafter.extend_hidden(verified, hidden, starts, accept_len)  # [B, V], [B, H]
+    logits, standing = drafter.extend_hidden(verified, taps, starts, accept_len)  # [B, V], [B, H]
     word = best_token(logits)  # [B]
     state.first_guess.copy_(drafter.target_ids(word))
     state.draft_hidden.copy_(standing)
@@ -121,9 +116,9 @@ def extend(
 def step(target: Target, drafter: Draft, state: State) -> None:
     """One captured step: all guesses are verified. No host sync, no data-dependent branch."""
     guesses = draft(drafter, state)
-    verified, hidden = verify(target, state, guesses)
-    verified, hidden, starts, accept_len = commit(state, verified, guesses, hidden)
-    extend(drafter, state, hidden, accept_len, verified, starts)
+    verified, taps = verify(target, state, guesses)
+    verified, taps, starts, accept_len = commit(state, verified, guesses, taps)
+    extend(drafter, state, taps, accept_len, verified, starts)
 
 
 VARIANTS = {

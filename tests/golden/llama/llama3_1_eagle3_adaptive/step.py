@@ -144,9 +144,9 @@ def draft_1(drafter: Draft, state: State) -> Tensor:
 def verify_7(target: Target, state: State, guesses: Tensor) -> tuple[Tensor, Tensor]:
     """Ask the target, once, about the bonus token and every guess."""
     tokens = torch.cat([state.bonus_token[:, None], guesses], dim=1)  # [B, W7]
-    logits, hidden = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W7, V], [B, W7, n * H]
+    logits, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W7, V], [B, W7, n * H]
     verified = best_token(logits)  # [B, W7], the target's own words
-    return verified, hidden
+    return verified, taps
 
 
 def commit_7_rows(state: State, guesses: Tensor, verified: Tensor) -> tuple[Tensor, Tensor]:
@@ -162,23 +162,18 @@ def commit_7_rows(state: State, guesses: Tensor, verified: Tensor) -> tuple[Tens
 
 
 def commit_7(
-    state: State, verified: Tensor, guesses: Tensor, hidden: Tensor
+    state: State, verified: Tensor, guesses: Tensor, taps: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Keep the accepted prefix and one bonus token."""
     accept_len, starts = commit_7_rows(state, guesses, verified)  # [B], [B]
-    return verified, hidden, starts, accept_len
+    return verified, taps, starts, accept_len
 
 
 def extend_7(
-    drafter: Draft,
-    state: State,
-    hidden: Tensor,
-    accept_len: Tensor,
-    verified: Tensor,
-    starts: Tensor,
+    drafter: Draft, state: State, taps: Tensor, accept_len: Tensor, verified: Tensor, starts: Tensor
 ) -> None:
     """Run the draft over what was gained; only the row of the last token is scored."""
-    logits, standing = drafter.extend_hidden(verified, hidden, starts, accept_len)  # [B, V], [B, H]
+    logits, standing = drafter.extend_hidden(verified, taps, starts, accept_len)  # [B, V], [B, H]
     word = best_token(logits)  # [B]
     state.first_guess.copy_(drafter.target_ids(word))
     state.draft_hidden.copy_(standing)
@@ -187,9 +182,9 @@ def extend_7(
 def verify_5(target: Target, state: State, guesses: Tensor) -> tuple[Tensor, Tensor]:
     """Ask the target, once, about the bonus token and every guess."""
     tokens = torch.cat([state.bonus_token[:, None], guesses], dim=1)  # [B, W5]
-    logits, hidden = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W5, V], [B, W5, n * H]
+    logits, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W5, V], [B, W5, n * H]
     verified = best_token(logits)  # [B, W5], the target's own words
-    return verified, hidden
+    return verified, taps
 
 
 def commit_5_rows(state: State, guesses: Tensor, verified: Tensor) -> tuple[Tensor, Tensor]:
@@ -205,23 +200,18 @@ def commit_5_rows(state: State, guesses: Tensor, verified: Tensor) -> tuple[Tens
 
 
 def commit_5(
-    state: State, verified: Tensor, guesses: Tensor, hidden: Tensor
+    state: State, verified: Tensor, guesses: Tensor, taps: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Keep the accepted prefix and one bonus token."""
     accept_len, starts = commit_5_rows(state, guesses, verified)  # [B], [B]
-    return verified, hidden, starts, accept_len
+    return verified, taps, starts, accept_len
 
 
 def extend_5(
-    drafter: Draft,
-    state: State,
-    hidden: Tensor,
-    accept_len: Tensor,
-    verified: Tensor,
-    starts: Tensor,
+    drafter: Draft, state: State, taps: Tensor, accept_len: Tensor, verified: Tensor, starts: Tensor
 ) -> None:
     """Run the draft over what was gained; only the row of the last token is scored."""
-    logits, standing = drafter.extend_hidden(verified, hidden, starts, accept_len)  # [B, V], [B, H]
+    logits, standing = drafter.extend_hidden(verified, taps, starts, accept_len)  # [B, V], [B, H]
     word = best_token(logits)  # [B]
     state.first_guess.copy_(drafter.target_ids(word))
     state.draft_hidden.copy_(standing)
@@ -230,9 +220,9 @@ def extend_5(
 def verify_3(target: Target, state: State, guesses: Tensor) -> tuple[Tensor, Tensor]:
     """Ask the target, once, about the bonus token and every guess."""
     tokens = torch.cat([state.bonus_token[:, None], guesses], dim=1)  # [B, W3]
-    logits, hidden = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W3, V], [B, W3, n * H]
+    logits, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W3, V], [B, W3, n * H]
     verified = best_token(logits)  # [B, W3], the target's own words
-    return verified, hidden
+    return verified, taps
 
 
 def commit_3_rows(state: State, guesses: Tensor, verified: Tensor) -> tuple[Tensor, Tensor]:
@@ -248,23 +238,18 @@ def commit_3_rows(state: State, guesses: Tensor, verified: Tensor) -> tuple[Tens
 
 
 def commit_3(
-    state: State, verified: Tensor, guesses: Tensor, hidden: Tensor
+    state: State, verified: Tensor, guesses: Tensor, taps: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Keep the accepted prefix and one bonus token."""
     accept_len, starts = commit_3_rows(state, guesses, verified)  # [B], [B]
-    return verified, hidden, starts, accept_len
+    return verified, taps, starts, accept_len
 
 
 def extend_3(
-    drafter: Draft,
-    state: State,
-    hidden: Tensor,
-    accept_len: Tensor,
-    verified: Tensor,
-    starts: Tensor,
+    drafter: Draft, state: State, taps: Tensor, accept_len: Tensor, verified: Tensor, starts: Tensor
 ) -> None:
     """Run the draft over what was gained; only the row of the last token is scored."""
-    logits, standing = drafter.extend_hidden(verified, hidden, starts, accept_len)  # [B, V], [B, H]
+    logits, standing = drafter.extend_hidden(verified, taps, starts, accept_len)  # [B, V], [B, H]
     word = best_token(logits)  # [B]
     state.first_guess.copy_(drafter.target_ids(word))
     state.draft_hidden.copy_(standing)
@@ -273,9 +258,9 @@ def extend_3(
 def verify_1(target: Target, state: State, guesses: Tensor) -> tuple[Tensor, Tensor]:
     """Ask the target, once, about the bonus token and every guess."""
     tokens = torch.cat([state.bonus_token[:, None], guesses], dim=1)  # [B, W1]
-    logits, hidden = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W1, V], [B, W1, n * H]
+    logits, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W1, V], [B, W1, n * H]
     verified = best_token(logits)  # [B, W1], the target's own words
-    return verified, hidden
+    return verified, taps
 
 
 def commit_1_rows(state: State, guesses: Tensor, verified: Tensor) -> tuple[Tensor, Tensor]:
@@ -291,23 +276,18 @@ def commit_1_rows(state: State, guesses: Tensor, verified: Tensor) -> tuple[Tens
 
 
 def commit_1(
-    state: State, verified: Tensor, guesses: Tensor, hidden: Tensor
+    state: State, verified: Tensor, guesses: Tensor, taps: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Keep the accepted prefix and one bonus token."""
     accept_len, starts = commit_1_rows(state, guesses, verified)  # [B], [B]
-    return verified, hidden, starts, accept_len
+    return verified, taps, starts, accept_len
 
 
 def extend_1(
-    drafter: Draft,
-    state: State,
-    hidden: Tensor,
-    accept_len: Tensor,
-    verified: Tensor,
-    starts: Tensor,
+    drafter: Draft, state: State, taps: Tensor, accept_len: Tensor, verified: Tensor, starts: Tensor
 ) -> None:
     """Run the draft over what was gained; only the row of the last token is scored."""
-    logits, standing = drafter.extend_hidden(verified, hidden, starts, accept_len)  # [B, V], [B, H]
+    logits, standing = drafter.extend_hidden(verified, taps, starts, accept_len)  # [B, V], [B, H]
     word = best_token(logits)  # [B]
     state.first_guess.copy_(drafter.target_ids(word))
     state.draft_hidden.copy_(standing)
@@ -316,9 +296,9 @@ def extend_1(
 def verify_0(target: Target, state: State) -> tuple[Tensor, Tensor]:
     """Ask the target what follows the bonus token."""
     tokens = state.bonus_token[:, None]  # [B, 1]
-    logits, hidden = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, 1, V], [B, 1, n * H]
+    logits, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, 1, V], [B, 1, n * H]
     verified = best_token(logits)  # [B, 1], the target's own words
-    return verified, hidden
+    return verified, taps
 
 
 def commit_0_rows(state: State, verified: Tensor) -> Tensor:
@@ -331,18 +311,16 @@ def commit_0_rows(state: State, verified: Tensor) -> Tensor:
     return starts
 
 
-def commit_0(state: State, verified: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def commit_0(state: State, verified: Tensor, taps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Gain one token."""
     starts = commit_0_rows(state, verified)  # [B]
-    return verified, hidden, starts
+    return verified, taps, starts
 
 
-def extend_0(
-    drafter: Draft, state: State, hidden: Tensor, verified: Tensor, starts: Tensor
-) -> None:
+def extend_0(drafter: Draft, state: State, taps: Tensor, verified: Tensor, starts: Tensor) -> None:
     """Run the draft over what was gained; only the row of the last token is scored."""
     # shapes given: [B, V], [B, H]
-    logits, standing = drafter.extend_hidden(verified, hidden, starts, state.accept_len)
+    logits, standing = drafter.extend_hidden(verified, taps, starts, state.accept_len)
     word = best_token(logits)  # [B]
     state.first_guess.copy_(drafter.target_ids(word))
     state.draft_hidden.copy_(standing)
@@ -351,40 +329,40 @@ def extend_0(
 def step(target: Target, drafter: Draft, state: State) -> None:
     """One captured step: 7 guesses are verified. No host sync, no data-dependent branch."""
     guesses = draft_7(drafter, state)
-    verified, hidden = verify_7(target, state, guesses)
-    verified, hidden, starts, accept_len = commit_7(state, verified, guesses, hidden)
-    extend_7(drafter, state, hidden, accept_len, verified, starts)
+    verified, taps = verify_7(target, state, guesses)
+    verified, taps, starts, accept_len = commit_7(state, verified, guesses, taps)
+    extend_7(drafter, state, taps, accept_len, verified, starts)
 
 
 def step_steps_5(target: Target, drafter: Draft, state: State) -> None:
     """One captured step: 5 guesses are verified. No host sync, no data-dependent branch."""
     guesses = draft_5(drafter, state)
-    verified, hidden = verify_5(target, state, guesses)
-    verified, hidden, starts, accept_len = commit_5(state, verified, guesses, hidden)
-    extend_5(drafter, state, hidden, accept_len, verified, starts)
+    verified, taps = verify_5(target, state, guesses)
+    verified, taps, starts, accept_len = commit_5(state, verified, guesses, taps)
+    extend_5(drafter, state, taps, accept_len, verified, starts)
 
 
 def step_steps_3(target: Target, drafter: Draft, state: State) -> None:
     """One captured step: 3 guesses are verified. No host sync, no data-dependent branch."""
     guesses = draft_3(drafter, state)
-    verified, hidden = verify_3(target, state, guesses)
-    verified, hidden, starts, accept_len = commit_3(state, verified, guesses, hidden)
-    extend_3(drafter, state, hidden, accept_len, verified, starts)
+    verified, taps = verify_3(target, state, guesses)
+    verified, taps, starts, accept_len = commit_3(state, verified, guesses, taps)
+    extend_3(drafter, state, taps, accept_len, verified, starts)
 
 
 def step_steps_1(target: Target, drafter: Draft, state: State) -> None:
     """One captured step: 1 guess is verified. No host sync, no data-dependent branch."""
     guesses = draft_1(drafter, state)
-    verified, hidden = verify_1(target, state, guesses)
-    verified, hidden, starts, accept_len = commit_1(state, verified, guesses, hidden)
-    extend_1(drafter, state, hidden, accept_len, verified, starts)
+    verified, taps = verify_1(target, state, guesses)
+    verified, taps, starts, accept_len = commit_1(state, verified, guesses, taps)
+    extend_1(drafter, state, taps, accept_len, verified, starts)
 
 
 def step_steps_0(target: Target, drafter: Draft, state: State) -> None:
     """One captured step: one position is verified. No host sync, no data-dependent branch."""
-    verified, hidden = verify_0(target, state)
-    verified, hidden, starts = commit_0(state, verified, hidden)
-    extend_0(drafter, state, hidden, verified, starts)
+    verified, taps = verify_0(target, state)
+    verified, taps, starts = commit_0(state, verified, taps)
+    extend_0(drafter, state, taps, verified, starts)
 
 
 VARIANTS = {

@@ -80,9 +80,9 @@ def draft(drafter: Draft, state: State) -> Tensor:
 def verify(target: Target, state: State, guesses: Tensor) -> tuple[Tensor, Tensor]:
     """Ask the target, once, about the bonus token and every guess."""
     tokens = torch.cat([state.bonus_token[:, None], guesses], dim=1)  # [B, W]
-    logits, hidden = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W, V], [B, W, n * H]
+    logits, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W, V], [B, W, n * H]
     verified = best_token(logits)  # [B, W], the target's own words
-    return verified, hidden
+    return verified, taps
 
 
 def commit_rows(state: State, guesses: Tensor, verified: Tensor) -> Tensor:
@@ -96,25 +96,23 @@ def commit_rows(state: State, guesses: Tensor, verified: Tensor) -> Tensor:
     return starts
 
 
-def commit(
-    state: State, verified: Tensor, guesses: Tensor, hidden: Tensor
-) -> tuple[Tensor, Tensor]:
+def commit(state: State, verified: Tensor, guesses: Tensor, taps: Tensor) -> tuple[Tensor, Tensor]:
     """Keep the accepted prefix and one bonus token."""
     starts = commit_rows(state, guesses, verified)  # [B]
-    return hidden, starts
+    return taps, starts
 
 
-def inject(drafter: Draft, state: State, hidden: Tensor, starts: Tensor) -> None:
+def inject(drafter: Draft, state: State, taps: Tensor, starts: Tensor) -> None:
     """Project the taps of the accepted positions into the draft's KV; the rest stays unseen."""
-    drafter.inject(hidden, starts, state.accept_len)
+    drafter.inject(taps, starts, state.accept_len)
 
 
 def step(target: Target, drafter: Draft, state: State) -> None:
     """One captured step: all guesses are verified. No host sync, no data-dependent branch."""
     guesses = draft(drafter, state)
-    verified, hidden = verify(target, state, guesses)
-    hidden, starts = commit(state, verified, guesses, hidden)
-    inject(drafter, state, hidden, starts)
+    verified, taps = verify(target, state, guesses)
+    taps, starts = commit(state, verified, guesses, taps)
+    inject(drafter, state, taps, starts)
 
 
 VARIANTS = {

@@ -103,9 +103,9 @@ def draft(drafter: Draft, state: State) -> tuple[Tensor, Tensor]:
 def verify(target: Target, state: State, guesses: Tensor) -> tuple[Tensor, Tensor]:
     """Ask the target, once, about the bonus token and every guess."""
     tokens = torch.cat([state.bonus_token[:, None], guesses], dim=1)  # [B, W]
-    logits, hidden = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W, V], [B, W, n * H]
+    logits, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W, V], [B, W, n * H]
     law = law_of(logits, state.temperature)  # [B, W, V]
-    return law, hidden
+    return law, taps
 
 
 def commit_rows(state: State, gained: Tensor, accept_len: Tensor) -> Tensor:
@@ -119,26 +119,26 @@ def commit_rows(state: State, gained: Tensor, accept_len: Tensor) -> Tensor:
 
 
 def commit(
-    state: State, law: Tensor, guesses: Tensor, proposed: Tensor, hidden: Tensor
+    state: State, law: Tensor, guesses: Tensor, proposed: Tensor, taps: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Keep the accepted prefix and one bonus token."""
     coins = verify_coins(state.seeds, state.seq_lens, NUM_COINS)  # [B, W + 1]
     accept_len, gained = accept_block(guesses, proposed, law, coins)  # [B], [B, W]
     starts = commit_rows(state, gained, accept_len)  # [B]
-    return hidden, starts
+    return taps, starts
 
 
-def inject(drafter: Draft, state: State, hidden: Tensor, starts: Tensor) -> None:
+def inject(drafter: Draft, state: State, taps: Tensor, starts: Tensor) -> None:
     """Project the taps of the accepted positions into the draft's KV; the rest stays unseen."""
-    drafter.inject(hidden, starts, state.accept_len)
+    drafter.inject(taps, starts, state.accept_len)
 
 
 def step(target: Target, drafter: Draft, state: State) -> None:
     """One captured step: all guesses are verified. No host sync, no data-dependent branch."""
     guesses, proposed = draft(drafter, state)
-    law, hidden = verify(target, state, guesses)
-    hidden, starts = commit(state, law, guesses, proposed, hidden)
-    inject(drafter, state, hidden, starts)
+    law, taps = verify(target, state, guesses)
+    taps, starts = commit(state, law, guesses, proposed, taps)
+    inject(drafter, state, taps, starts)
 
 
 VARIANTS = {

@@ -107,9 +107,9 @@ def draft(drafter: Draft, state: State) -> tuple[Tensor, Tensor]:
 def verify(target: Target, state: State, guesses: Tensor) -> tuple[Tensor, Tensor]:
     """Ask the target, once, about the bonus token and every guess."""
     tokens = torch.cat([state.bonus_token[:, None], guesses], dim=1)  # [B, W]
-    logits, hidden = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W, V], [B, W, n * H]
+    logits, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W, V], [B, W, n * H]
     law = law_of(logits, state.temperature)  # [B, W, V]
-    return law, hidden
+    return law, taps
 
 
 def commit_rows(state: State, gained: Tensor, accept_len: Tensor) -> Tensor:
@@ -123,20 +123,20 @@ def commit_rows(state: State, gained: Tensor, accept_len: Tensor) -> Tensor:
 
 
 def commit(
-    state: State, law: Tensor, guesses: Tensor, proposed: Tensor, hidden: Tensor
+    state: State, law: Tensor, guesses: Tensor, proposed: Tensor, taps: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Keep the accepted prefix and one bonus token."""
     coins = verify_coins(state.seeds, state.seq_lens, NUM_COINS)  # [B, W + 1]
     accept_len, gained = accept_rejection(guesses, proposed, law, coins)  # [B], [B, W]
     starts = commit_rows(state, gained, accept_len)  # [B]
-    return gained, hidden, starts, accept_len
+    return gained, taps, starts, accept_len
 
 
 def extend(
-    drafter: Draft, state: State, hidden: Tensor, accept_len: Tensor, gained: Tensor, starts: Tensor
+    drafter: Draft, state: State, taps: Tensor, accept_len: Tensor, gained: Tensor, starts: Tensor
 ) -> None:
     """Run the draft over what was gained; only the row of the last token is scored."""
-    logits, standing = drafter.extend_hidden(gained, hidden, starts, accept_len)  # [B, V], [B, H]
+    logits, standing = drafter.extend_hidden(gained, taps, starts, accept_len)  # [B, V], [B, H]
     coins = draft_coins(state.seeds, state.seq_lens, NUM_STEPS)  # [B, K]
     law = law_of(logits, state.temperature)  # [B, V]
     whole_law = drafter.target_law(law)  # [B, V]
@@ -148,9 +148,9 @@ def extend(
 def step(target: Target, drafter: Draft, state: State) -> None:
     """One captured step: all guesses are verified. No host sync, no data-dependent branch."""
     guesses, proposed = draft(drafter, state)
-    law, hidden = verify(target, state, guesses)
-    gained, hidden, starts, accept_len = commit(state, law, guesses, proposed, hidden)
-    extend(drafter, state, hidden, accept_len, gained, starts)
+    law, taps = verify(target, state, guesses)
+    gained, taps, starts, accept_len = commit(state, law, guesses, proposed, taps)
+    extend(drafter, state, taps, accept_len, gained, starts)
 
 
 VARIANTS = {
