@@ -642,11 +642,11 @@ def test_a_planner_without_lag_is_seen(rule: str, shelf: Shelf) -> None:
 @pytest.mark.parametrize(
     ("rule", "mode", "batch", "lag", "count"),
     [
-        ("rejection", "compact", 1, 2, 20_000),
-        ("rejection", "cap-accept", 1, 1, 5_000),
-        ("block", "compact", 1, 1, 5_000),
-        ("block", "cap-accept", 4, 2, 20_000),
-        ("target_only", "compact", 4, 2, 20_000),
+        ("rejection", "compact", 1, 2, 2_000),
+        ("rejection", "cap-accept", 1, 1, 800),
+        ("block", "compact", 1, 1, 800),
+        ("block", "cap-accept", 4, 2, 2_000),
+        ("target_only", "compact", 4, 2, 2_000),
     ],
 )
 def test_the_step_keeps_the_law_over_many_sessions(
