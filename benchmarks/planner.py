@@ -87,7 +87,9 @@ def main() -> int:
     table = args.table
     if table is None:
         table = Path(tempfile.mkdtemp()) / "cost.json"
-        specflow(["profile", args.recipe, f"run.batch_size={args.batch}", "-o", str(table)])
+        specflow(
+            ["profile", args.recipe, f"run.batch_size={args.batch}", "--additive", "-o", str(table)]
+        )
     sessions: dict[str, Session] = {}
     requests: list[Request] = []
     target: LanguageModel | None = None
