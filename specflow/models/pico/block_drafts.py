@@ -86,6 +86,7 @@ def lesson(
     rank: int = 0,
     window: int = 0,
     folder: str = "",
+    ahead: bool | None = None,
     **shape: Any,
 ) -> BlockLesson:
     """A row of `LESSONS`, and its config.json in the words of the format."""
@@ -101,7 +102,8 @@ def lesson(
     if window:
         config["sliding_window"] = window
     outputs = [tap - 1 for tap in taps]  # published ids name layers by what they put out
-    if form == "dspark":
+    ahead = form == "dspark" if ahead is None else ahead
+    if ahead:  # in the words of DeepSpec, whose DFlash is a DSpark without heads
         config |= {
             "architectures": ["Qwen3DSparkModel"],
             "block_size": guesses,
@@ -109,10 +111,11 @@ def lesson(
             "mask_token_id": MASK,
             "markov_rank": rank,
             "markov_head_type": VANILLA,
-            "enable_confidence_head": True,
-            "confidence_head_with_markov": True,
+            "enable_confidence_head": rank > 0,
+            "confidence_head_with_markov": rank > 0,
         }
-        sizes = BlockSizes(len(taps), markov=VANILLA, rank=rank, trust=width + rank)
+        trust = width + rank if rank else 0
+        sizes = BlockSizes(len(taps), markov=VANILLA if rank else "", rank=rank, trust=trust)
     else:
         config |= {
             "architectures": ["DFlashDraftModel"],
@@ -124,7 +127,7 @@ def lesson(
         }
         sizes = BlockSizes(len(taps))
     plan = Plan(tokens, 2048, 0.02, target, form, config, length=256, long=0.0)
-    return BlockLesson(plan, sizes, guesses, taps, form == "dspark", folder)
+    return BlockLesson(plan, sizes, guesses, taps, ahead, folder)
 
 
 _LLAMA: dict[str, Any] = {"num_hidden_layers": 2, "intermediate_size": 512}
@@ -146,6 +149,7 @@ LESSONS = {
     "kimi-dspark": lesson("kimi", "dspark", (1, 2), 3_000_000, rank=32, window=64, **_KIMI),
     "qwen3-dspark": lesson("qwen3", "dspark", (1, 2, 3), 1_200_000, rank=32, **_QWEN3),
     "qwen3-dflash": lesson("qwen3", "dflash", (1, 2, 3), 1_200_000, **_QWEN3),
+    "qwen3-dflash-next": lesson("qwen3", "dflash", (1, 2, 3), 1_200_000, ahead=True, **_QWEN3),
     "deepseek-dspark": lesson(
         "deepseek",
         "dspark",
