@@ -89,7 +89,9 @@ class Profile:
 def described(recipe: ResolvedRecipe, table: Table) -> Table:
     """A table that says what it was measured on: it holds for nothing else."""
     around = environment(recipe)
-    where = f"{around['device']} with {around['threads']} threads, torch {around['torch']}"
+    count = around["threads"]
+    threads = f"{count} thread{'s' if count != 1 else ''}"
+    where = f"{around['device']} with {threads}, torch {around['torch']}"
     return replace(table, note=f"measured with {recipe.name} in {recipe.run.dtype} on {where}")
 
 
