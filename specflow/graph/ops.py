@@ -79,6 +79,7 @@ OPS: dict[str, OpSpec] = {
     "survivals": _kernel("survivals", 2, 1, "shape"),
     "allocate": _kernel("allocate", 2, 1, "shape"),
     "pack": _kernel("pack", 3, 1, "shape"),
+    "blank": _kernel("blank", 2, 1, "vocab"),
     "cap": _kernel("cap", 2, 1, "rows"),
     # a reduced vocabulary
     "target_ids": OpSpec("shape", "{model}.target_ids({0})", (1, 1)),

@@ -1,7 +1,7 @@
 """Ops on tensors: the torch references, which a generated step calls on CPU."""
 
 from specflow.kernels.accept import accept_chain, accept_tree, tree_arrays
-from specflow.kernels.block import allocate, cap, mask_block, pack, survivals
+from specflow.kernels.block import allocate, blank, cap, mask_block, pack, survivals
 from specflow.kernels.coins import draft_coins, verify_coins
 from specflow.kernels.sample import (
     accept_block,
@@ -42,6 +42,7 @@ __all__ = [
     "accept_tree",
     "allocate",
     "best_token",
+    "blank",
     "branch",
     "cap",
     "chain_parents",

@@ -65,6 +65,19 @@ def pack(lengths: Tensor, budget: int, width: int) -> Tensor:
     return torch.where(known.view(-1), at, nowhere).sort().values[:budget]
 
 
+def blank(logits: Tensor, lengths: Tensor) -> Tensor:
+    """Logits of the positions that count as verified, 0 for the others: what a packed step has.
+
+    Block verification looks at later positions first, so they must say the same in both.
+
+    logits   [B, W, V]
+    lengths  [B]        in [1, W]
+    returns  [B, W, V]
+    """
+    known = torch.arange(logits.shape[1], device=logits.device) < lengths[:, None]
+    return torch.where(known[:, :, None], logits, 0)
+
+
 def cap(accept_len: Tensor, lengths: Tensor) -> Tensor:
     """No more tokens than were verified.
 

@@ -267,7 +267,9 @@ def lower(recipe: ResolvedRecipe, guess: Guess, p: PhaseBuilder, b: Builder) -> 
     )
     p.store(state(b, "verify_len"), lengths)
     if recipe["verify.mode"] == CAPPED:
-        return Asked(*ask("verify", (tokens, lens), guess, p, b), lengths)
+        logits, shown = ask("verify", (tokens, lens), guess, p, b)
+        judged = p.op("blank", logits, lengths, out="kept", shape=logits.shape, dtype="float")
+        return Asked(judged, shown, lengths)
     width = b.constants["NUM_DRAFT_TOKENS"]
     packed = p.op("pack", lengths, budget, width, out="packed", shape=("G",))
     return Asked(*ask("verify_packed", (tokens, lens, packed), guess, p, b), lengths)

@@ -26,6 +26,7 @@ from specflow.kernels import (
     accept_chain,
     allocate,
     best_token,
+    blank,
     cap,
     mask_block,
     mask_rejected,
@@ -117,7 +118,8 @@ def verify(
     verify_len = allocate(survival, budget)  # [B], in [1, W]; the likeliest guesses of the batch
     state.verify_len.copy_(verify_len)
     logits, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W, V], [B, W, n * H]
-    verified = best_token(logits)  # [B, W], the target's own words
+    kept = blank(logits, verify_len)  # [B, W, V]
+    verified = best_token(kept)  # [B, W], the target's own words
     return verified, taps, verify_len
 
 
