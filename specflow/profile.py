@@ -266,7 +266,9 @@ def as_json(recipe: ResolvedRecipe, found: Profile) -> dict[str, Any]:
         "recipe": recipe.name,
         "environment": dict(environment(recipe)),
         "points": points,
-        "table": json.loads(table_text(found.table)) if found.table is not None else None,
+        "table": None
+        if found.table is None
+        else json.loads(table_text(described(recipe, found.table))),
         "notes": list(found.notes),
         "stopped": found.stopped,
     }

@@ -39,6 +39,8 @@ FITTING = {
     "EAGLE": ("meta-llama/Meta-Llama-3-8B-Instruct", "yuhuili/EAGLE-LLaMA3-Instruct-8B"),
     "EAGLE3": ("meta-llama/Llama-3.1-8B-Instruct", "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"),
     "MULTI_LAYER_EAGLE": ("XiaomiMiMo/MiMo-V2-Flash", "XiaomiMiMo/MiMo-V2-Flash"),
+    "DFLASH": ("builtin:pico-llama", "builtin:pico-llama-dflash"),
+    "DSPARK": ("builtin:pico-llama", "builtin:pico-llama-dspark"),
     "FROZEN_KV_MTP": ("google/gemma-4-E4B-it", "google/gemma-4-E4B-it-assistant"),
 }
 LIKELY = {
