@@ -122,8 +122,11 @@ class Window:
         packed  indices into the B * W positions, ascending; B * W is nowhere
         """
         rows, width = tokens.shape
-        if packed.shape[0] == tokens.numel():  # room for all of them
-            return self.verify_taps(tokens, seq_lens, taps)
+        if packed.shape[0] == tokens.numel():  # room for all of them, of which some may be nowhere
+            logits, tapped = self.verify_taps(tokens, seq_lens, taps)
+            asked = torch.ones_like(packed, dtype=torch.bool)[:, None]
+            known = spread(asked, packed, rows, width)
+            return torch.where(known, logits, 0), torch.where(known, tapped, 0)
         positions, step = self.frame.packed(width, seq_lens, packed)
         few = F.pad(tokens.flatten(), (0, 1)).index_select(0, packed)[None]
         hidden, tapped = self.model.forward(few, positions, step, taps)
