@@ -17,7 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specflow.kernels import accept_chain, allocate, cap, mask_block, mask_rejected, pack, survivals
+from specflow.kernels import (
+    accept_chain,
+    allocate,
+    blank,
+    cap,
+    mask_block,
+    mask_rejected,
+    pack,
+    survivals,
+)
 from specflow.kernels.block import LEAST
 from specflow.models import linear
 from specflow.models.families import KimiK2Config, KimiK2ForCausalLM
@@ -171,6 +180,16 @@ def test_a_guess_of_token_0_does_not_match_what_was_not_verified() -> None:
     assert mask_rejected(words, length)[:, 0].tolist() == [4, 3]
 
 
+def test_what_was_not_verified_is_blank() -> None:
+    """What a step that runs all positions judges by is what a packed one has."""
+    logits = torch.arange(12.0).view(2, 3, 2) + 1
+    logits[1, 2] = float("nan")
+    left = blank(logits, torch.tensor([3, 2]))
+    assert torch.equal(left[0], logits[0])
+    assert torch.equal(left[1, :2], logits[1, :2])
+    assert left[1, 2].tolist() == [0, 0]
+
+
 def test_a_block_begins_with_the_bonus_token() -> None:
     assert mask_block(torch.tensor([5, 2]), 9, 3).tolist() == [[5, 9, 9], [2, 9, 9]]
     assert mask_block(torch.tensor([5]), 9, 1).tolist() == [[5]]
@@ -303,7 +322,7 @@ def kept(pool: KVPool, row: int, begin: int, end: int) -> list[Tensor]:
     return [t[:, :, begin:end] for n in pool.shapes for t in pool.read(n, 1, end, row)]
 
 
-@pytest.mark.parametrize(("rows", "spare"), [(1, 0), (4, 3), (9, 0)])
+@pytest.mark.parametrize(("rows", "spare"), [(1, 9), (4, 3), (9, 0)])
 def test_packed_positions_say_what_all_of_them_say(
     model: LanguageModel, rows: int, spare: int
 ) -> None:
@@ -332,10 +351,10 @@ def test_packed_positions_say_what_all_of_them_say(
                 strict=True,
             ):
                 torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
-            if whole:
-                continue
             assert not few[row, n:].any()
             assert not seen[row, n:].any()
+            if whole:
+                continue
             for now, then in zip(
                 kept(made.ragged, row, begin + n, LENGTH),
                 [t[:, :, begin + n :] for t in before[row]],

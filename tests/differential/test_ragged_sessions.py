@@ -7,6 +7,7 @@ carried out alike by a step that runs the planned positions alone and by one tha
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -176,14 +177,23 @@ def test_both_modes_draw_alike(name: str, costs: str, rule: str, batch: int, she
     assert compact[0] != shelf.plain(name, requests(COUNTS[batch], 10))
 
 
-def test_both_modes_draw_alike_by_block(shelf: Shelf) -> None:
-    for name, batch in (("dflash", 16), ("dspark", 4), ("dspark", 16)):
-        asked = drawn(requests(COUNTS[batch], 10), 0.7, 1.0)
-        compact, capped = (
-            planned(shelf, name, batch, asked, mode, "jagged", temperature=0.8, accept="block")
-            for mode in MODES
+@pytest.mark.parametrize("rule", ["greedy", "rejection", "block"])
+def test_both_modes_draw_alike_where_guesses_are_hopeless(rule: str, shelf: Shelf) -> None:
+    """There is room for all, and yet some are left out: to compact too they say nothing."""
+    file = shelf.root / "extreme.json"
+    file.write_text(json.dumps({"temperatures": [0.05] * GUESSES}))
+    heat = 0.0 if rule == "greedy" else 0.8
+    asked = drawn(requests(18, 10), heat)
+    compact, capped = (
+        planned(
+            shelf, "dspark", 16, asked, mode, "free", temperature=heat, accept=rule,
+            temperatures=str(file),
         )
-        assert compact == capped
+        for mode in MODES
+    )  # fmt: skip
+    assert compact == capped
+    whole = [s for s in compact[1] if s.budget == s.rows * WIDTH]
+    assert any(sum(s.lengths) < s.budget for s in whole)
 
 
 @pytest.mark.parametrize("rule", ["rejection", "block", "target_only"])
