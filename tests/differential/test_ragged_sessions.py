@@ -385,12 +385,23 @@ class Expected:
         self.made, self.lag, self.by = made, lag, by
         self.past: list[dict[str, list[float]]] = []
         self.seen: dict[str, list[tuple[int, int]]] = {}  # guesses that held, and were verified
+        self.planned: list[str] = []  # requests of the step
+        self.trust: list[Tensor] = []  # what the head said of each step
+        bind = made.drafter.bind
+
+        def listening(extent: int) -> Any:
+            window = bind(extent)
+            trust = window.trust
+            window.trust = lambda *args: (self.trust.append(trust(*args)), self.trust[-1])[1]
+            return window
+
+        made.drafter.bind = listening  # type: ignore[method-assign]
 
     def ids(self) -> list[str]:
         return [completion.request.id for completion in self.made.rows]
 
     def budget(self) -> int:
-        rows = self.ids()
+        rows = self.planned = self.ids()
         if len(self.past) < self.lag:
             return len(rows) * WIDTH
         then = self.past[-self.lag]
@@ -413,8 +424,9 @@ class Expected:
     def learn(self) -> None:
         """As a step ends, before rows move."""
         rows, state = self.ids(), self.made.captured.state
+        assert rows == self.planned
         if self.by == "head":
-            said = survivals(state.trust[: len(rows)], (1.0,) * GUESSES).tolist()
+            said = survivals(self.trust[-1], (1.0,) * GUESSES).tolist()
             self.past.append(dict(zip(rows, said, strict=True)))
             return
         self.past.append({each: self.average(each) for each in rows})
