@@ -35,7 +35,7 @@ from specflow.lower import lower
 from specflow.models.ragged import BatchPlanner
 from specflow.pools import KVPool, LayerShape
 from specflow.session import Draws, Request, Session
-from tests.differential.ragged_pairs import Shelf, table
+from tests.differential.ragged_pairs import Shelf, table, watch
 from tests.differential.tiny_drafts import recipe
 from tests.toys import spoken
 
@@ -488,6 +488,10 @@ TRUST = torch.tensor([[4.0, 4.0, 4.0], [4.0, 4.0, 4.0], [4.0, -4.0, -4.0]])
 ALL_OR_NONE = [1.0, 1 / 3.9, 1 / 3.9, 1 / 3.5]
 
 
+# A draft that is often wrong, and in steps of one position every word of it is judged.
+FAR = torch.tensor([[0.2, 0.3, 0.5], [0.2, 0.6, 0.2], [0.15, 0.35, 0.5]])
+
+
 class Talker:
     """A target whose next word depends on the last alone; it reads and writes no KV."""
 
@@ -514,6 +518,9 @@ class Guesser:
 
     shows, taps = "taps", (0,)
 
+    def __init__(self, said: Tensor = GUESSED) -> None:
+        self.said = said
+
     def bind(self, _extent: int) -> Guesser:
         return self
 
@@ -524,7 +531,7 @@ class Guesser:
         return torch.zeros(*hidden.shape[:2], WORDS)
 
     def markov(self, last: Tensor, _hidden: Tensor) -> Tensor:
-        return GUESSED.log()[last]
+        return self.said.log()[last]
 
     def trust(self, _hidden: Tensor, bonus: Tensor, guesses: Tensor) -> Tensor:
         last = torch.cat([bonus[:, None], guesses[:, :-1]], dim=1)
@@ -547,16 +554,20 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
     return Shelf(tmp_path_factory.mktemp("laws"))
 
 
-def talk(shelf: Shelf, batch: int, rule: str, mode: str, **verify: Any) -> Session:
+def talk(
+    shelf: Shelf, batch: int, rule: str, mode: str, said: Tensor = GUESSED, **verify: Any
+) -> Session:
     """A session of the words above: recipe, step, planner and session are the real ones."""
     pair = shelf["dspark"]
     steps = [ALL_OR_NONE[min(m - batch, 3 * batch) // batch] for m in range(batch, 4 * batch + 1)]
     costs = table(shelf.root, f"all_or_none_{batch}", [1.0] * (batch - 1) + steps)
+    if said is FAR:
+        costs = table(shelf.root, "steep")
     block = {"shape": "ragged", "mode": mode, "cost_table": costs, "accept": rule} | verify
     resolved = recipe(pair, batch, verify=block, sampling={"temperature": 1.0})
     module = emit(lower(resolved), resolved).load(shelf.root / "steps")
     pool = KVPool(batch, positions(resolved), {0: LayerShape(1, 1, 1)})
-    planner, talker, guesser = BatchPlanner.of(resolved), Talker(), Guesser()
+    planner, talker, guesser = BatchPlanner.of(resolved), Talker(), Guesser(said)
     step = EagerStep(module, talker, pool, guesser, planner)  # type: ignore[arg-type]
     return Session(resolved, step, talker, pool, guesser, spoken, frozenset(), planner)  # type: ignore[arg-type]
 
@@ -621,6 +632,33 @@ def test_the_step_keeps_the_law(rule: str, mode: str, shelf: Shelf) -> None:
     counts, budgets = transitions(talk(shelf, 1, rule, mode), FEW)
     assert budgets == {1, 4}
     assert p_value(counts) > 1e-4
+
+
+@pytest.mark.parametrize("mode", ["compact", "cap-accept"])
+@pytest.mark.parametrize("rule", RULES)
+def test_a_step_of_one_position_keeps_the_law(rule: str, mode: str, shelf: Shelf) -> None:
+    """Every word is a guess that was judged past the last verified position, or the residual's."""
+    made = talk(shelf, 8, rule, mode, FAR)
+    log = watch(made)
+    counts, _ = transitions(made, FEW)
+    assert {n for step in log[2:] for n in step.lengths} == {1}
+    assert p_value(counts) > 1e-4
+
+
+def test_a_fresh_draw_in_place_of_a_judged_guess_is_seen(shelf: Shelf) -> None:
+    """Trap 22: the tests above can fail."""
+    made = talk(shelf, 8, "rejection", "compact", FAR)
+    judge = made.captured.module.accept_rejection
+
+    def mixing(guesses: Tensor, q: Tensor, p: Tensor, coins: Tensor) -> tuple[Tensor, Tensor]:
+        length, gained = judge(guesses, q, p, coins)
+        anew = pick(p[:, 0], coins[:, -1])
+        gained[:, 0] = torch.where(length > 1, anew, gained[:, 0])
+        return length, gained
+
+    made.captured.module.accept_rejection = mixing
+    counts, _ = transitions(made, FEW)
+    assert p_value(counts) < 1e-9
 
 
 def test_the_step_keeps_the_law_in_company(shelf: Shelf) -> None:
