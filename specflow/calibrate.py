@@ -105,7 +105,7 @@ class Calibration:
 
 
 def calibrate(recipe: ResolvedRecipe, prompts: prompt_files.Prompts, watch: Watch) -> Calibration:
-    """Decode prompts with a recipe that verifies all by plan (`measuring.verifying_all`), and fit.
+    """Decode prompts with a recipe that verifies all by plan (`measuring.to_calibrate`), and fit.
 
     RuntimeFault where the prompts gave too few steps.
     """

@@ -38,7 +38,7 @@ def plan_text(recipe: ResolvedRecipe) -> list[str]:
     told = {"head": "the draft's confidence head", "average": "past acceptance by position"}
     lag = recipe["verify.lag_steps"]
     ago = f"{lag} step{'s' if lag > 1 else ''} ago"
-    note = getattr(recipe.facts.cost.value, "note", "")
+    note = recipe.facts.cost.value.note
     costs = recipe["verify.cost_table"] + (f" ({note})" if note else "")
     goes = f"by {told[recipe['verify.confidence']]} {ago} and the costs in {costs}"
     return [

@@ -31,6 +31,11 @@ def ring_slots(window: int, page: int, rows: int) -> int:
     return window + page + rows
 
 
+def slots_of(window: int, page: int, rows: int, whole: int) -> int:
+    """Slots of a request: those of its ring, or of all its positions where that is no larger."""
+    return min(ring_slots(window, page, rows), whole) if window else whole
+
+
 @dataclass(frozen=True)
 class DraftKV:
     """The keys and values of a block draft.
@@ -66,10 +71,9 @@ def draft_kv(recipe: ResolvedRecipe) -> DraftKV | None:
         return None
     requests, whole = recipe.run.batch_size, positions(recipe)
     window, page, rows = recipe["draft.window_size"], recipe["draft.page_size"], block_rows(recipe)
-    slots = ring_slots(window, page, rows) if window else whole
-    turns = slots < whole
-    parts = (window, page, rows) if turns else None
-    return DraftKV(requests, min(slots, whole), whole, parts, width * BYTES[recipe.run.dtype])
+    slots = slots_of(window, page, rows, whole)
+    parts = (window, page, rows) if slots < whole else None
+    return DraftKV(requests, slots, whole, parts, width * BYTES[recipe.run.dtype])
 
 
 def draft_kv_text(recipe: ResolvedRecipe) -> list[str]:

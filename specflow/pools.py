@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from specflow.errors import RuntimeFault
-from specflow.memory import ring_slots
+from specflow.memory import slots_of
 
 MEMORY = Path("/proc/meminfo")
 
@@ -174,8 +174,8 @@ class Ring:
         rows: int,
     ) -> Ring:
         """A ring of `slots` requests, or a pool of all positions where that is no larger."""
-        wanted = ring_slots(window, page, rows) if window else length
-        return cls(pool(slots, min(wanted, length)), wanted < length, window, page)
+        each = slots_of(window, page, rows, length)
+        return cls(pool(slots, each), each < length, window, page)
 
     def offsets(self, count: int) -> Tensor:
         """0, 1, .. count - 1."""

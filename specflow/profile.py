@@ -108,7 +108,7 @@ class Wanted:
 def profile(
     recipe: ResolvedRecipe, prompts: prompt_files.Prompts | None, wanted: Wanted, watch: Watch
 ) -> Profile:
-    """Time the step of a recipe that verifies all by plan (`measuring.verifying_all`).
+    """Time the step of a recipe that verifies all by plan (`measuring.to_profile`).
 
     prompts  the text; None takes a short one that is built in
     """
@@ -120,7 +120,7 @@ def profile(
     points = tuple(Point(*size, tuple(each)) for size, each in sorted(timed.items()) if each)
     if stopped:
         return Profile(points, None, (), stopped)
-    table = tabled(points, additive=wanted.additive)
+    table = described(recipe, tabled(points, additive=wanted.additive))
     return Profile(points, table, tuple(notes_of(points, table)), "")
 
 
@@ -266,9 +266,7 @@ def as_json(recipe: ResolvedRecipe, found: Profile) -> dict[str, Any]:
         "recipe": recipe.name,
         "environment": dict(environment(recipe)),
         "points": points,
-        "table": None
-        if found.table is None
-        else json.loads(table_text(described(recipe, found.table))),
+        "table": json.loads(table_text(found.table)) if found.table is not None else None,
         "notes": list(found.notes),
         "stopped": found.stopped,
     }

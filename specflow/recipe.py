@@ -75,6 +75,13 @@ class Recipe:
     sources: tuple[Source, ...]
     path: Path | None
 
+    def file(self, path: str, name: str) -> Path:
+        """A file that a field names: beside whoever wrote it, or from where a command is run."""
+        place = self.places.get(path)
+        if place is None or path in self.overridden:
+            return Path(name)
+        return Path(place.value.source.name).parent / name
+
 
 class Fields(BaseModel):
     """What a block of a recipe may say: typed, frozen, nothing unknown."""

@@ -84,9 +84,9 @@ class _Resolution:
         made: dict[str, Any] = {}
         for block in ("target", "draft", "sampling", "verify", "commit", "run"):
             made[block] = self._block(block, models[block], draft, facts, made)
-        facts = self.facts = self._measured(facts)
         if self.found:
             raise RecipeError(self.found)
+        facts = self.facts = self._measured(facts)
         resolved = ResolvedRecipe(
             name=self.recipe.name,
             axes=axes,
@@ -114,20 +114,15 @@ class _Resolution:
         """The files that a planned verify names, each read or told why not."""
 
         def named(path: str) -> Path | None:
-            written = str(self.ledger[path].value) if path in self.ledger else ""
-            place = self.recipe.places.get(path)
-            if not written:
-                return None
-            if place is None or path in self.recipe.overridden:
-                return Path(written)
-            return Path(place.value.source.name).parent / written  # beside whoever wrote it
+            written = self.ledger[path].value if path in self.ledger else ""
+            return self.recipe.file(path, written) if written else None
 
         cost, heat = named("verify.cost_table"), named("verify.temperatures")
         if cost is not None:
             table, problem = read_table(cost)
             facts = replace(facts, cost=checkpoints.Measured(str(cost), table, problem))
         if heat is not None:
-            width = int(self.ledger["verify.num_draft_tokens"].value) - 1
+            width = self.ledger["verify.num_draft_tokens"].value - 1
             found, problem = read_temperatures(heat, width)
             facts = replace(facts, heat=checkpoints.Measured(str(heat), found, problem))
         return facts

@@ -33,10 +33,7 @@ def prompts_of(
     """The prompts of the file that a recipe names, if it names one."""
     if not resolved.run.prompts:
         return None
-    place = recipe.places.get("run.prompts")
-    written = place is not None and "run.prompts" not in recipe.overridden
-    beside = Path(place.value.source.name).parent if place and written else Path()
-    return prompt_files.read(beside / resolved.run.prompts, limit)
+    return prompt_files.read(recipe.file("run.prompts", resolved.run.prompts), limit)
 
 
 def prepare_file(name: str, *, overwrite: bool) -> Path:

@@ -80,12 +80,12 @@ def run(args: argparse.Namespace) -> int:
     timed = to_profile(recipe, resolved, sizes)
     # rich and torch load only now, when all else is known to be right
     from specflow.cli.progress import Progress
-    from specflow.profile import Wanted, as_json, described, profile, table
+    from specflow.profile import Wanted, as_json, profile, table
 
     with Progress() as watch:
         wanted = Wanted(sizes, args.steps, args.warmup, args.additive)
         found = profile(timed, prompts, wanted, watch)
-    text = table_text(described(timed, found.table)) if found.table is not None else ""
+    text = table_text(found.table) if found.table is not None else ""
     if args.format == "json":
         print(json.dumps(as_json(timed, found), indent=2, ensure_ascii=False))
     else:

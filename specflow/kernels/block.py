@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-LEAST = 1e-6  # a guess less likely to survive is never verified
+from specflow.planning import EPSILON
 
 
 def mask_block(bonus: Tensor, mask: int, count: int) -> Tensor:
@@ -48,7 +48,7 @@ def allocate(survival: Tensor, budget: int) -> Tensor:
     flat = survival.t().reshape(-1)
     chances, order = flat.sort(descending=True, stable=True)
     within = torch.arange(rows * count, device=survival.device) < budget - rows
-    chosen = torch.zeros_like(order).scatter(0, order, (within & (chances >= LEAST)).long())
+    chosen = torch.zeros_like(order).scatter(0, order, (within & (chances >= EPSILON)).long())
     return chosen.view(count, rows).sum(0) + 1
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from specflow.models.attention import Step
 from specflow.models.beginning import First
 from specflow.models.block_nets import BlockNet
+from specflow.models.nets import as_target_ids, as_target_law, ids_table
 from specflow.pools import KVPool, LayerShape, Ring
 from specflow.recipe import ResolvedRecipe
 from specflow.stages.blocks import block_rows
@@ -50,8 +50,7 @@ class BlockModel:
     ) -> None:
         self.net, self.causal, self.dtype, self.device = net, causal, dtype, device
         self.forwards, self.forward_seconds = 0, 0.0
-        d2t = net.d2t
-        self.to_target = None if d2t is None else d2t + torch.arange(d2t.shape[0], device=device)
+        self.to_target = ids_table(net.d2t)
         shapes = {}
         for index, layer in enumerate(net.layers):
             attention = layer.self_attn
@@ -166,16 +165,11 @@ class BlockWindow:
 
     def target_ids(self, tokens: Tensor) -> Tensor:
         """Draft ids as ids of the target's vocabulary."""
-        table = self.model.to_target
-        return tokens if table is None else F.embedding(tokens, table[:, None])[..., 0]
+        return as_target_ids(tokens, self.model.to_target)
 
     def target_law(self, law: Tensor) -> Tensor:
         """A law over the draft's vocabulary [..., V] as one over the target's."""
-        table = self.model.to_target
-        if table is None:
-            return law
-        whole = law.new_zeros(*law.shape[:-1], self.model.net.target.vocab_size)
-        return whole.index_copy_(-1, table, law)
+        return as_target_law(law, self.model.to_target, self.model.net.target.vocab_size)
 
 
 class BlockDrafter:

@@ -166,17 +166,30 @@ class DraftNet(nn.Module):
         return "rope_type" not in given and any(isinstance(v, dict) for v in given.values())
 
 
+def ids_table(d2t: Tensor | None) -> Tensor | None:
+    """The target's id [V] of each of a draft's, from its offsets; None where they are the same."""
+    return None if d2t is None else d2t + torch.arange(d2t.shape[0], device=d2t.device)
+
+
+def as_target_ids(tokens: Tensor, table: Tensor | None) -> Tensor:
+    """Draft ids as ids of the target's vocabulary."""
+    return tokens if table is None else F.embedding(tokens, table[:, None])[..., 0]
+
+
+def as_target_law(law: Tensor, table: Tensor | None, size: int) -> Tensor:
+    """A law over a draft's vocabulary [..., V] as one over the target's, of so many tokens."""
+    if table is None:
+        return law
+    return law.new_zeros(*law.shape[:-1], size).index_copy_(-1, table, law)
+
+
 class DraftModel:
     """A draft network ready to run: its weights, and what each of its layers keeps a position."""
 
     def __init__(self, net: DraftNet, dtype: torch.dtype, device: torch.device) -> None:
         self.net, self.dtype, self.device = net, dtype, device
         self.forwards, self.forward_seconds = 0, 0.0
-        self.to_target = (
-            None
-            if net.d2t is None
-            else net.d2t + torch.arange(net.d2t.shape[0], device=net.d2t.device)
-        )
+        self.to_target = ids_table(net.d2t)
         self.shapes = self._probe()
 
     def count(self, began: float) -> None:
@@ -260,16 +273,11 @@ class DraftWindow:
 
     def target_ids(self, tokens: Tensor) -> Tensor:
         """Draft ids as ids of the target's vocabulary."""
-        table = self.model.to_target
-        return tokens if table is None else F.embedding(tokens, table[:, None])[..., 0]
+        return as_target_ids(tokens, self.model.to_target)
 
     def target_law(self, law: Tensor) -> Tensor:
         """A law over the draft's vocabulary [B, V] as one over the target's."""
-        table = self.model.to_target
-        if table is None:
-            return law
-        whole = law.new_zeros(*law.shape[:-1], self.model.net.target.vocab_size)
-        return whole.index_copy_(-1, table, law)
+        return as_target_law(law, self.model.to_target, self.model.net.target.vocab_size)
 
     def _run(
         self, tokens: Tensor, hidden: Tensor, positions: Tensor, step: Any, layer: int = 0

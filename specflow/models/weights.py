@@ -45,9 +45,7 @@ def load_draft(
         tensors = pack_experts(tensors)
         net = DraftNet(*described(form, tensors, said, target), target, dict(text_of(said)))
     fill(net, tensors, files[0].parent, ours)
-    net = (
-        net.to(device=target.device, dtype=target.dtype).eval().requires_grad_(requires_grad=False)
-    )
+    ready(net, target)
     if net.net.block == "target" and target.row.absorbed:
         absorb(net)
     pack(net.steps)
@@ -68,11 +66,14 @@ def load_block(
     with foreign(f"the draft in `{files[0].parent}` does not fit its config.json"):
         net = BlockNet(block_sizes(facts, said, tensors), target, dict(text_of(said)))
     fill(net, tensors, files[0].parent, ours)
-    net = (
-        net.to(device=target.device, dtype=target.dtype).eval().requires_grad_(requires_grad=False)
-    )
+    ready(net, target)
     pack(net.layers)
     return BlockModel(net, facts.block.causal, target.dtype, target.device)
+
+
+def ready(net: nn.Module, target: Adapter) -> None:
+    """Put a network where its target is, and in its type; nothing of it is trained."""
+    net.to(device=target.device, dtype=target.dtype).eval().requires_grad_(requires_grad=False)
 
 
 def block_sizes(

@@ -84,7 +84,7 @@ def no_confidence(r: ResolvedRecipe) -> Iterator[Finding]:
     known = net.block.size or net.block.kv_width
     if r["verify.confidence"] == "head" and known and not net.block.confidence:
         yield Finding(
-            at="verify.mode" if "verify.mode" in r else "verify.shape",
+            at="verify.mode",
             message=f"`mode: {r['verify.mode']}` plans by a confidence head the draft has not",
             label="no confidence head",
             because={"draft.model": "has no confidence head"},

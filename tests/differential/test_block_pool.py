@@ -15,8 +15,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from specflow.memory import ring_slots
 from specflow.models.block_draft import BlockModel, BlockWindow
-from specflow.pools import KVPool, LayerShape, Ring, ring_slots, view_start
+from specflow.pools import KVPool, LayerShape, Ring, view_start
 from specflow.session import Session
 from tests.differential.tiny_blocks import (
     FULL,

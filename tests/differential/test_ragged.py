@@ -27,10 +27,10 @@ from specflow.kernels import (
     pack,
     survivals,
 )
-from specflow.kernels.block import LEAST
 from specflow.models import linear
 from specflow.models.families import KimiK2Config, KimiK2ForCausalLM
 from specflow.models.lm import LanguageModel, Window
+from specflow.planning import EPSILON
 from specflow.pools import KVPool
 from tests.capture_safety import CaptureSafe
 from tests.differential import tiny_models
@@ -110,7 +110,7 @@ def test_what_cannot_survive_is_left_out() -> None:
     """T7: the budget that is left goes to nobody."""
     assert lengths_of(products([[0, 1, 1], [0.5, 0, 1]]), 4) == [1, 2]
     assert lengths_of([[0.0] * 3] * 2, 6) == [1, 1]
-    assert lengths_of([[LEAST, LEAST / 2], [LEAST * 0.99, 0.0]], 4) == [2, 1]
+    assert lengths_of([[EPSILON, EPSILON / 2], [EPSILON * 0.99, 0.0]], 4) == [2, 1]
     # What is no number is no chance; other rows lose nothing but the room it stood for.
     assert lengths_of([[float("nan")] * 2, [0.5, 0.25]], 4) == [1, 3]
     assert lengths_of([[float("nan")] * 2, [0.5, 0.25]], 0) == [1, 1]
@@ -229,7 +229,7 @@ def test_no_other_prefixes_are_likelier(survival: list[list[float]], guesses: in
     order = sorted(
         (-survival[row][i], i, row) for row in range(len(survival)) for i in range(width)
     )
-    chosen = [(row, i) for s, i, row in order[:guesses] if -s >= LEAST]
+    chosen = [(row, i) for s, i, row in order[:guesses] if -s >= EPSILON]
     assert taken == tuple(sum(r == row for r, _ in chosen) for row in range(len(survival)))
 
 

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from specflow.models.pico.drafts import (
     initialise,
     note,
     open_target,
+    published_as,
     show,
     write,
 )
@@ -44,7 +44,7 @@ ANCHORS = 32  # blocks of a sequence
 FADE = 4.0  # positions over which a guess counts e times less (Part 6)
 CROSS_ENTROPY, DISTANCE, TRUST = 0.1, 0.9, 1.0  # weights of the three losses (Part 6)
 MASK = 2
-DIALECT = {
+DIALECT: dict[str, tuple[tuple[str, str], ...]] = {
     "dspark": (
         (r"markov\.w1", "markov_head.markov_w1"),
         (r"markov\.w2", "markov_head.markov_w2"),
@@ -296,11 +296,9 @@ def build(target: Adapter, made: BlockLesson) -> BlockNet:
 
 def publish(net: BlockNet, form: str) -> dict[str, Tensor]:
     """Its tensors by the names and in the type of a published checkpoint."""
-    table = [(re.compile(p), n) for p, n in DIALECT[form]]
     found = {}
     for name, tensor in net.state_dict().items():
-        theirs = next((p.sub(n, name, count=1) for p, n in table if p.match(name)), name)
-        found[theirs] = tensor.to(torch.bfloat16).clone().contiguous()
+        found[published_as(name, DIALECT[form])] = tensor.to(torch.bfloat16).clone().contiguous()
     return found
 
 
@@ -364,7 +362,7 @@ def main() -> None:
         "seconds": round(spent),
         "seed": SEED,
         "anchors": ANCHORS,
-        "plan": asdict(replace(made.plan)),
+        "plan": asdict(made.plan),
     }
     print(json.dumps(figures), flush=True)
     note(folder, None, figures)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -375,13 +375,19 @@ def build_assistant(target: Adapter, made: Lesson) -> PreTrainedModel:
     return model
 
 
+def published_as(name: str, table: Sequence[tuple[str, str]]) -> str:
+    """What a format calls one of our tensors, by the first pattern that begins its name."""
+    fits = (re.sub(p, n, name, count=1) for p, n in table if re.match(p, name))
+    return next(fits, name)
+
+
 def publish(net: DraftNet, form: str, covered: Tensor) -> dict[str, Tensor]:
     """Its tensors by the names and in the types of a published checkpoint."""
     layers, vocabulary = net.target.layers, net.target.vocab_size
-    table = [(re.compile(p), n.replace("{L}", str(layers))) for p, n in NAMES[form]]
+    table = [(p, n.replace("{L}", str(layers))) for p, n in NAMES[form]]
     found: dict[str, Tensor] = {}
     for name, tensor in net.state_dict().items():
-        theirs = next((p.sub(n, name, count=1) for p, n in table if p.match(name)), name)
+        theirs = published_as(name, table)
         single = theirs.endswith("e_score_correction_bias") or not tensor.is_floating_point()
         found |= unpack_experts(theirs, tensor if single else tensor.to(torch.bfloat16))
     if net.d2t is not None:
