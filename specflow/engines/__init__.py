@@ -1,0 +1,1 @@
+"""Engines a recipe can be exported to: one file an engine, one row a version."""
