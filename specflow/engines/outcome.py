@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 
 class Kind(StrEnum):
-    """What a note is about: a value kept without effect, a failure to come, a check nobody makes."""
+    """What a note is about: a value without effect, a failure to come, a check nobody makes."""
 
     WARNS = "warns"  # the engine logs it and goes on
     AT_START = "at start"  # arguments pass, the engine fails when it starts or at the first use

@@ -27,6 +27,7 @@ Step = Callable[[Run, Given], None]
 
 STEPS: tuple[tuple[str, Step], ...] = (
     ("old spelling of attention DP", start.old_dp_attention),
+    ("MegaMoE", checks.mega_moe),
     ("hidden states without a draft", start.capture_without_draft),
     ("old names of backends", start.old_backends),
     ("device", start.device),
@@ -34,10 +35,12 @@ STEPS: tuple[tuple[str, Step], ...] = (
     ("PD", start.prefill_decode),
     ("parallel sizes", start.parallel),
     ("defaults of the device", start.device_defaults),
+    ("DCP of an NPU", start.npu_dcp),
     ("multi-layer EAGLE", start.multi_layer),
     ("IQuest Q1", start.iquest),
     ("backend of the architecture", architectures.own_backend),
     ("DeepSeek", architectures.deepseek),
+    ("MoE runner", architectures.moe_runner),
     ("Qwen hybrids", architectures.qwen_hybrid),
     ("Nemotron-H", architectures.nemotron),
     ("Kimi", start.kimi),
@@ -54,6 +57,7 @@ STEPS: tuple[tuple[str, Step], ...] = (
     ("page", attention.page_default),
     ("HiCache", checks.host_cache),
     ("attention DP", checks.data_parallel),
+    ("context parallelism", checks.context_parallel),
     ("sharded KV", checks.kv_sharding),
     ("pipeline", checks.pipeline),
     ("speculative decoding", speculate),
@@ -82,7 +86,9 @@ def effective(
     """
     try:
         run = Run(_asked(args, draft_config), defaults())
-        given = Given(Config.of(target_config), Config.of(draft_config), _machine(platform), Env.of(env))
+        given = Given(
+            Config.of(target_config), Config.of(draft_config), _machine(platform), Env.of(env)
+        )
         remark(run, given.env)
         for _, step in STEPS:
             step(run, given)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from specflow.engines.outcome import Run
 from specflow.engines.sglang_backends import default_backend, extra_buffer
@@ -20,7 +21,9 @@ from specflow.engines.sglang_tables import (
     LLAMA4_BACKENDS,
     MIMO_V2,
     NEMOTRON_H,
+    PLAIN_HYBRID,
     QWEN_HYBRID,
+    QWEN_MOE,
     Machine,
 )
 
@@ -54,43 +57,96 @@ def deepseek(run: Run, given: Given) -> None:
     elif machine.kind != "npu":
         page = 1 if machine.rocm else 64 * max(target.count("index_kpool"), 1)
         run.set("page_size", page, "3.6", "the page of sparse attention")
+    if machine.kind != "npu" and run["kv_cache_dtype"] in ("auto", "bf16"):
+        newest = machine.sm >= 100 and run["kv_cache_dtype"] == "auto" and not target.sinks
+        because = "the KV of sparse attention here"
+        run.set("kv_cache_dtype", "fp8_e4m3" if newest else "bfloat16", "3.6", because)
+
+
+def moe_runner(run: Run, given: Given) -> None:
+    """3.9: the MoE runner of DeepSeek and Qwen targets on SM100, which their drafts inherit."""
+    arch, machine = given.target.architecture, given.machine
+    family = arch in DEEPSEEK_FAMILY or arch in (*QWEN_MOE, "Glm4MoeForCausalLM")
+    if not family or not machine.sm100 or arch.startswith("Longcat"):
+        return
+    if run["moe_runner_backend"] != "auto" or run["moe_a2a_backend"] != "none":
+        return
+    method = run["quantization"] or given.target.nested("quantization_config").get("quant_method")
+    if method in (None, "fp8", "modelopt_fp8", "modelopt_fp4", "modelopt_mixed"):
+        run.set("moe_runner_backend", "flashinfer_trtllm", "3.9", f"{arch} on SM100")
 
 
 def own_backend(run: Run, given: Given) -> None:
     """Architectures that pick a backend where nobody names one."""
     arch, machine = given.target.architecture, given.machine
-    name = _picked(arch, given, run)
-    if name:
-        run.set("attention_backend", name, "3.6", f"what {arch} runs on with {machine.kind}")
+    for pick in PICKS:
+        silent = no_backend(run) if pick.all_open else run["attention_backend"] is None
+        name = pick.backend(machine) if silent and pick.fits(given.target) else ""
+        if name and not (arch in LLAMA4 and run["device"] == "cpu"):
+            run.set("attention_backend", name, "3.6", f"what {arch} runs on with {machine.kind}")
 
 
-def _picked(arch: str, given: Given, run: Run) -> str:
-    machine, unset = given.machine, no_backend(run)
-    common_unset = run["attention_backend"] is None
-    if given.target.step and unset and (machine.blackwell or machine.hopper):
-        return "fa4" if machine.blackwell else "fa3"
-    if arch in MIMO_V2 and unset and machine.sm100:
+@dataclass(frozen=True)
+class Pick:
+    """Targets and the backend they pick; no backend is the engine's own choice.
+
+    all_open  they pick only where the flags of single phases are open too
+    """
+
+    fits: Callable[[Config], bool]
+    backend: Callable[[Machine], str]
+    all_open: bool = False
+
+
+def _step_backend(machine: Machine) -> str:
+    if machine.blackwell:
         return "fa4"
-    if arch == "GptOssForCausalLM" and unset:
-        return _first(machine, "trtllm_mha", "fa3", "aiter", "intel_xpu", "triton")
-    if arch in GEMMA4 and common_unset:
-        return "trtllm_mha" if machine.sm100 else "triton"
-    if arch in LLAMA4 and common_unset and run["device"] != "cpu":
-        return _first(machine, "trtllm_mha", "fa3", "aiter", "intel_xpu", "triton")
-    swa = arch in EXAONE and given.target.get("sliding_window_pattern") is not None
-    if (swa or arch == "Olmo2ForCausalLM") and common_unset:
-        if machine.sm100:
-            return "trtllm_mha"
-        return "fa3" if machine.sm >= 80 else "triton"
-    if arch in LFM2 and common_unset and machine.sm100:
-        return "flashinfer"
-    return _inkling(arch, machine, unset=unset)
+    return "fa3" if machine.hopper else ""
 
 
-def _inkling(arch: str, machine: Machine, *, unset: bool) -> str:
-    if arch != "InklingForConditionalGeneration" or not unset:
-        return ""
+def _swa_backend(machine: Machine) -> str:
+    if machine.sm100:
+        return "trtllm_mha"
+    return "fa3" if machine.sm >= 80 else "triton"
+
+
+def _on_sm100(name: str, other: str = "") -> Callable[[Machine], str]:
+    return lambda machine: name if machine.sm100 else other
+
+
+def _whole_range(machine: Machine) -> str:
+    return _first(machine, "trtllm_mha", "fa3", "aiter", "intel_xpu", "triton")
+
+
+def _inkling_backend(machine: Machine) -> str:
     return "fa4" if machine.hopper or machine.sm100 else "triton"
+
+
+def _is(*names: str) -> Callable[[Config], bool]:
+    return lambda target: target.architecture in names
+
+
+def _patterned(target: Config) -> bool:
+    return target.architecture in EXAONE and target.get("sliding_window_pattern") is not None
+
+
+def _granite(target: Config) -> bool:
+    return target.architecture == "GraniteMoeHybridForCausalLM" and target.hybrid_mamba
+
+
+PICKS: tuple[Pick, ...] = (
+    Pick(lambda target: target.step, _step_backend, all_open=True),
+    Pick(_is(*MIMO_V2), _on_sm100("fa4"), all_open=True),
+    Pick(_is("GptOssForCausalLM"), _whole_range, all_open=True),
+    Pick(_is(*GEMMA4), _on_sm100("trtllm_mha", "triton")),
+    Pick(_is(*LLAMA4), _whole_range),
+    Pick(_patterned, _swa_backend),
+    Pick(_is("Olmo2ForCausalLM"), _swa_backend),
+    Pick(_is(*LFM2), _on_sm100("flashinfer")),
+    Pick(_is(*PLAIN_HYBRID), _on_sm100("triton")),
+    Pick(_granite, _on_sm100("flashinfer")),
+    Pick(_is("InklingForConditionalGeneration"), _inkling_backend, all_open=True),
+)
 
 
 def qwen_hybrid(run: Run, given: Given) -> None:
@@ -130,23 +186,27 @@ def nemotron(run: Run, given: Given) -> None:
         run.set(field, "trtllm_mha" if chain else "flashinfer", "3.8", f"a draft of {arch}")
 
 
+HELD: tuple[tuple[Callable[[Config], bool], tuple[str, ...]], ...] = (
+    (_is("GptOssForCausalLM"), GPT_OSS_BACKENDS),
+    (_is(*GEMMA4), GEMMA4_BACKENDS),
+    (_is(*LLAMA4), LLAMA4_BACKENDS),
+    (_patterned, EXAONE_BACKENDS),
+)
+KEPT_OFF: tuple[tuple[Callable[[Config], bool], str], ...] = (
+    (_is("Olmo2ForCausalLM"), "flashinfer"),
+    (_is(*LFM2), "triton"),
+)
+
+
 def held_to_backends(run: Run, given: Given) -> None:
     """Architectures that run on some backends only."""
-    arch, (prefill, decode) = given.target.architecture, backends(run)
-    rows: dict[str, tuple[Callable[[Config], bool], Iterable[str | None]]] = {
-        "gpt_oss": (lambda t: t.architecture == "GptOssForCausalLM", GPT_OSS_BACKENDS),
-        "gemma4": (lambda t: t.architecture in GEMMA4, GEMMA4_BACKENDS),
-    }
-    for fits, allowed in rows.values():
-        if fits(given.target) and not {prefill, decode} <= set(allowed):
-            run.crash("3.6", f"{arch} runs on {', '.join(map(str, allowed))}")
-    common = run["attention_backend"]
-    if arch in LLAMA4 and run["device"] != "cpu" and common not in LLAMA4_BACKENDS:
-        run.crash("3.6", f"{arch} runs on {', '.join(LLAMA4_BACKENDS)}, not {common}")
-    if arch in EXAONE and given.target.get("sliding_window_pattern") is not None:
-        if common not in EXAONE_BACKENDS:
-            run.crash("3.6", f"{arch} runs on {', '.join(EXAONE_BACKENDS)}, not {common}")
-    if arch == "Olmo2ForCausalLM" and common == "flashinfer":
-        run.crash("3.6", f"{arch} does not run on flashinfer")
-    if arch in LFM2 and common == "triton":
-        run.crash("3.6", f"{arch} does not run on triton")
+    arch, common = given.target.architecture, run["attention_backend"]
+    phases = backends(run) if arch in (*GEMMA4, "GptOssForCausalLM") else (common,)
+    if arch in LLAMA4 and run["device"] == "cpu":
+        return
+    for fits, allowed in HELD:
+        if fits(given.target) and not set(phases) <= set(allowed):
+            run.crash("3.6", f"{arch} runs on {', '.join(allowed)}")
+    for fits, name in KEPT_OFF:
+        if fits(given.target) and common == name:
+            run.crash("3.6", f"{arch} does not run on {name}")

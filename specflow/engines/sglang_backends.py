@@ -65,7 +65,9 @@ def recurrent_state(run: Run, given: Given) -> None:
     if not given.target.hybrid_mamba or run["disable_radix_cache"]:
         if extra_buffer(run) and given.target.architecture != "InklingForConditionalGeneration":
             arch = given.target.architecture or "this target"
-            run.refuse("O16", f"--mamba-radix-cache-strategy {run[field]}: {arch} has no such state")
+            run.refuse(
+                "O16", f"--mamba-radix-cache-strategy {run[field]}: {arch} has no such state"
+            )
         return
     able = _extra_buffer_fits(run, given)
     if run[field] == "auto":
@@ -262,9 +264,9 @@ def _device_fallback(run: Run, given: Given) -> None:
         run.set("attention_backend", "torch_native", "3.6", "this CPU is taken to have no AMX")
     if run["attention_backend"] == "intel_xpu" and kind == "xpu":
         run.set("attention_backend", "triton", "3.6", "this XPU is taken to have no XMX")
-    if run["dcp_size"] > 1 and given.machine.kind == "xpu":
-        if run["speculative_algorithm"] is not None:
-            run.refuse("P12", "an XPU does not speculate under DCP")
+    name = run["speculative_algorithm"]
+    if run["dcp_size"] > 1 and given.machine.kind == "xpu" and name is not None:
+        run.refuse("P12", "an XPU does not speculate under DCP")
     if "intel_xpu" in backends(run):
         sizes = (16, 32, 64, 128) if given.target.mla else (64, 128)
         if run["page_size"] not in sizes:

@@ -80,7 +80,9 @@ def _dflash_block(run: Run, given: Given) -> None:
         if flag <= 0:
             run.refuse("F6", f"--speculative-dflash-block-size is {flag}, not positive")
         if tokens is not None and tokens != flag:
-            run.refuse("F7", f"a block of {flag} and {tokens} draft tokens are the same thing said twice")
+            run.refuse(
+                "F7", f"a block of {flag} and {tokens} draft tokens are the same thing said twice"
+            )
         run.set(TOKENS, flag, "3.2", "the block, bonus included")
     if run[TOKENS] is not None:
         return

@@ -49,6 +49,15 @@ def data_parallel(run: Run, given: Given) -> None:  # noqa: ARG001
         run.crash("4.11", "--enable-dp-lm-head needs attention DP")
 
 
+def context_parallel(run: Run, given: Given) -> None:  # noqa: ARG001
+    """Widths that divide the ranks (4.11)."""
+    width, ranks = run["attn_cp_size"], run["tp_size"]
+    if run["enable_prefill_cp"] and run["cp_strategy"] is None:
+        run.refuse("4.11", "--enable-prefill-cp needs --cp-strategy")
+    if width > 1 and (ranks % width or ranks % (run["attn_dp_size"] * width)):
+        run.crash("4.11", f"--attn-cp-size {width} and attention DP do not divide tp_size {ranks}")
+
+
 def kv_sharding(run: Run, given: Given) -> None:
     """P16."""
     if not run["enable_kv_cache_sharding"]:
@@ -100,6 +109,8 @@ def weight_cache(run: Run, given: Given) -> None:  # noqa: ARG001
 
 def external_cache(run: Run, given: Given) -> None:  # noqa: ARG001
     """O7."""
+    if run["enable_hierarchical_cache"] and run["disable_radix_cache"]:
+        run.refuse("O9", "HiCache needs the radix cache")
     if not run["enable_lmcache"]:
         return
     if run["enable_hierarchical_cache"]:
@@ -128,6 +139,7 @@ def unified_memory(run: Run, given: Given) -> None:
     allowed = UNIFIED_MLA if target.mla else UNIFIED_MHA
     by_name = {"DSPARK": (*UNIFIED_MLA, "fa4"), "DFLASH": UNIFIED_MHA}
     phases = set(backends(run))
+    pages = (*UNIFIED_MLA, "fa3") if target.mla else (*UNIFIED_MHA, "fa4")
     draft = run["speculative_draft_attention_backend"]
     eagle = name in EAGLES
     wrong = {
@@ -147,10 +159,22 @@ def unified_memory(run: Run, given: Given) -> None:
         f"with {name} does not back up to a host pool": eagle
         and run["disaggregation_decode_retraction_backup"] == "host_pool",
         f"with {name} does not go with HiCache": eagle and run["enable_hierarchical_cache"],
+        f"runs on {', '.join(dict.fromkeys(pages))}": not phases <= set(pages),
     }
     for reason, holds in wrong.items():
         if holds:
             run.crash("O11", f"{flag} {reason}")
+
+
+def mega_moe(run: Run, given: Given) -> None:
+    """P19, in part: where MegaMoE runs at all."""
+    if run["moe_a2a_backend"] != "megamoe":
+        return
+    machine = given.machine
+    if run["enable_two_batch_overlap"] or run["enable_single_batch_overlap"]:
+        run.refuse("P19", "MegaMoE does not go with two-batch or single-batch overlap")
+    if not (machine.hopper or machine.sm100 or machine.rocm):
+        run.refuse("P19", "MegaMoE runs on Hopper, SM100 and ROCm alone")
 
 
 def all_to_all(run: Run, given: Given) -> None:  # noqa: ARG001
@@ -205,7 +229,10 @@ def _pipelined_eagle(run: Run, name: str, mode: str, *, pp_spec: bool) -> None:
     }
     for feature, on in wrong.items():
         if on:
-            run.crash("P4" if feature != "--speculative-adaptive" else "V7", f"{PP_SPEC} does not go with {feature}")
+            run.crash(
+                "P4" if feature != "--speculative-adaptive" else "V7",
+                f"{PP_SPEC} does not go with {feature}",
+            )
 
 
 def _lora(run: Run, given: Given) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -44,7 +44,7 @@ def flags() -> dict[str, Flag]:
 
 
 def _flag(line: str) -> Flag:
-    name, kind, default, choices, spellings = (line.split("\t") + ["", ""])[:5]
+    name, kind, default, choices, spellings = [*line.split("\t"), "", ""][:5]
     return Flag(name, kind, json.loads(default), tuple(choices.split()), tuple(spellings.split()))
 
 
@@ -85,7 +85,9 @@ def _typed(flag: Flag, value: Any) -> Any:
     kind = flag.type.rstrip("?")
     if not _IS[kind](value):
         said = f"{value!r}"[:60]
-        raise Refusal(Refused("1.1", f"{flag.option} takes {_SAID[kind]}, not {said}", "SystemExit"))
+        raise Refusal(
+            Refused("1.1", f"{flag.option} takes {_SAID[kind]}, not {said}", "SystemExit")
+        )
     if flag.choices and value not in flag.choices:
         near = closest(value, flag.choices) or flag.choices[:6]
         hint = f"; did you mean {' or '.join(near)}?"
@@ -104,7 +106,7 @@ def _real(value: Any) -> bool:
     )
 
 
-_IS = {
+_IS: dict[str, Callable[[Any], bool]] = {
     "int": _whole,
     "float": _real,
     "bool": lambda value: isinstance(value, bool),

@@ -1,6 +1,4 @@
-"""What a config.json tells SGLang of a target and of a draft; nothing in it is trusted to be well
-formed.
-"""
+"""A config.json as SGLang reads it, of a target or of a draft; nothing in it is trusted."""
 
 from __future__ import annotations
 

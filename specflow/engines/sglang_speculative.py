@@ -340,7 +340,7 @@ def _auto_shape(run: Run, given: Given) -> None:
 
 
 def _topk(run: Run, rule: str) -> int:
-    """topk as the engine compares it; open, the comparison itself fails (E2)."""
+    """Branches as the engine compares it; open, the comparison itself fails (E2)."""
     topk = run[TOPK]
     if topk is None:
         run.crash(

@@ -149,7 +149,9 @@ def prefill_decode(run: Run, given: Given) -> None:  # noqa: ARG001
             run.refuse("P7", "a decode server's radix cache does not go with HiSparse")
         if radix and transfer == "fake":
             run.refuse("P7", "a decode server's radix cache needs a real transfer backend")
-        run.set("disable_radix_cache", not radix, "P7", "a decode server has no radix cache unasked")
+        run.set(
+            "disable_radix_cache", not radix, "P7", "a decode server has no radix cache unasked"
+        )
     elif mode == "prefill" and transfer == "fake":
         run.crash("P7", "a prefill server needs a real transfer backend")
     if mode != "null" and run["enable_pd_role_switch"]:
@@ -193,6 +195,12 @@ def parallel(run: Run, given: Given) -> None:  # noqa: ARG001
     run.set("dp_size", 1, "P12", "DWDP runs attention DP of its own width")
 
 
+def npu_dcp(run: Run, given: Given) -> None:
+    """P12: an NPU decodes in parallel with sparse attention alone."""
+    if given.machine.kind == "npu" and run["dcp_size"] > 1 and not given.target.dsa:
+        run.refuse("P12", "an NPU has DCP for sparse attention alone")
+
+
 def device_defaults(run: Run, given: Given) -> None:
     """Backends that a device has no choice of (3.6)."""
     kind = run["device"]
@@ -224,9 +232,11 @@ def multi_layer(run: Run, given: Given) -> None:
     name = run["speculative_algorithm"]
     if name == "EAGLE":
         run.set("enable_multi_layer_eagle", True, "N8", f"{arch} has an MTP layer a step")
-    elif name is not None and name.upper() in ("EAGLE", "NEXTN") and not run[
-        "enable_multi_layer_eagle"
-    ]:
+    elif (
+        name is not None
+        and name.upper() in ("EAGLE", "NEXTN")
+        and not run["enable_multi_layer_eagle"]
+    ):
         said = (
             f"written {name!r}, {arch} runs one MTP layer for every step; written EAGLE it turns "
             "--enable-multi-layer-eagle on"

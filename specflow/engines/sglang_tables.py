@@ -1,6 +1,4 @@
-"""What SGLang 0.5.23 decides by table: machines, architectures, defaults; letters are rows of the
-catalogue of its rules (spec/constraints.md).
-"""
+"""Tables of SGLang 0.5.23: machines, architectures, defaults, by rows of the rule catalogue."""
 
 from __future__ import annotations
 
@@ -245,6 +243,18 @@ QWEN_HYBRID = (
     "InternS2MobiusForConditionalGeneration",
     "Qwen3_5ForConditionalGeneration",
     "Qwen4ExpForConditionalGeneration",
+)
+PLAIN_HYBRID = (
+    "FalconH1ForCausalLM",
+    "JetNemotronForCausalLM",
+    "JetVLMForConditionalGeneration",
+    "MiniCPMV4_6ForConditionalGeneration",
+    "MiniCPMV4_7ForConditionalGeneration",
+)
+QWEN_MOE = (
+    *QWEN_HYBRID,
+    "Qwen3MoeForCausalLM",
+    "Qwen3VLMoeForConditionalGeneration",
 )
 # Targets with recurrent state, whose prefix cache snapshots it (O15, O16) ...
 HYBRID_MAMBA = frozenset(
