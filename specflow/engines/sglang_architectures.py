@@ -57,19 +57,30 @@ def deepseek(run: Run, given: Given) -> None:
     elif machine.kind != "npu":
         page = 1 if machine.rocm else 64 * max(target.count("index_kpool"), 1)
         run.set("page_size", page, "3.6", "the page of sparse attention")
-    if machine.kind != "npu" and run["kv_cache_dtype"] in ("auto", "bf16"):
-        newest = machine.sm >= 100 and run["kv_cache_dtype"] == "auto" and not target.sinks
-        because = "the KV of sparse attention here"
-        run.set("kv_cache_dtype", "fp8_e4m3" if newest else "bfloat16", "3.6", because)
+    if machine.kind != "npu":
+        _sparse_kv(run, given)
+
+
+def _sparse_kv(run: Run, given: Given) -> None:
+    dtype, newest = run["kv_cache_dtype"], given.machine.sm >= 100 and not given.target.sinks
+    if dtype == "auto":
+        dtype = "fp8_e4m3" if newest else "bfloat16"
+    dtype = "bfloat16" if dtype == "bf16" else dtype
+    if dtype not in ("bfloat16", "fp8_e4m3"):
+        run.crash("3.6", f"sparse attention keeps KV as bfloat16 or fp8_e4m3, not {dtype}")
+    run.set("kv_cache_dtype", dtype, "3.6", "the KV of sparse attention here")
 
 
 def moe_runner(run: Run, given: Given) -> None:
     """3.9: the MoE runner of DeepSeek and Qwen targets on SM100, which their drafts inherit."""
     arch, machine = given.target.architecture, given.machine
+    if run["moe_runner_backend"] != "auto" or run["moe_a2a_backend"] != "none":
+        return
+    newer = machine.hopper or machine.blackwell
+    if arch == "DeepseekV4ForCausalLM" and newer and run["device"] == "cuda":
+        run.set("moe_runner_backend", "flashinfer_mxfp4", "3.9", f"the FP4 experts of {arch}")
     family = arch in DEEPSEEK_FAMILY or arch in (*QWEN_MOE, "Glm4MoeForCausalLM")
     if not family or not machine.sm100 or arch.startswith("Longcat"):
-        return
-    if run["moe_runner_backend"] != "auto" or run["moe_a2a_backend"] != "none":
         return
     method = run["quantization"] or given.target.nested("quantization_config").get("quant_method")
     if method in (None, "fp8", "modelopt_fp8", "modelopt_fp4", "modelopt_mixed"):

@@ -265,8 +265,11 @@ def _device_fallback(run: Run, given: Given) -> None:
     if run["attention_backend"] == "intel_xpu" and kind == "xpu":
         run.set("attention_backend", "triton", "3.6", "this XPU is taken to have no XMX")
     name = run["speculative_algorithm"]
-    if run["dcp_size"] > 1 and given.machine.kind == "xpu" and name is not None:
-        run.refuse("P12", "an XPU does not speculate under DCP")
+    if run["dcp_size"] > 1 and given.machine.kind == "xpu":
+        if set(backends(run)) != {"intel_xpu"}:
+            run.refuse("P12", "DCP on an XPU runs on intel_xpu alone")
+        if name is not None:
+            run.refuse("P12", "an XPU does not speculate under DCP")
     if "intel_xpu" in backends(run):
         sizes = (16, 32, 64, 128) if given.target.mla else (64, 128)
         if run["page_size"] not in sizes:

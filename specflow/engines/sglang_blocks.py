@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from specflow.engines.outcome import Kind, Run
@@ -163,18 +164,18 @@ def _dspark_path(run: Run, given: Given) -> None:
         run.set(revision, run["revision"], "D5", "the revision of the target")
         return
     folder = Path(run["model_path"]) / "dspark"
-    if has_config(folder):
+    if config_in(folder) is not None:
         run.set(DRAFT, str(folder), "D5", "the target's checkpoint has a folder dspark/")
         return
     run.refuse("D5", "DSPARK needs --speculative-draft-model-path: the target has no DSPARK head")
 
 
-def has_config(folder: Path) -> bool:
-    """Whether a folder holds a config; a path of any spelling may be asked for."""
+def config_in(folder: Path) -> str | None:
+    """The text of a folder's config, if it has one; a path of any spelling may be asked for."""
     try:
-        return (folder / "config.json").is_file()
+        return (folder / "config.json").read_text(encoding="utf-8")
     except (OSError, ValueError):
-        return False
+        return None
 
 
 def _gamma(run: Run, given: Given) -> None:
@@ -200,7 +201,7 @@ def _gamma(run: Run, given: Given) -> None:
 
 
 def _told_gamma(run: Run, given: Given) -> int | None:
-    draft: Config = given.target if run[DRAFT] == run["model_path"] else given.draft
+    draft = _dspark_config(run, given)
     if not draft.known:
         return None
     try:
@@ -208,3 +209,15 @@ def _told_gamma(run: Run, given: Given) -> int | None:
     except UnusableConfig as error:
         run.note("K12", Kind.AT_START, f"the draft's config cannot be used: {error}")
         return None
+
+
+def _dspark_config(run: Run, given: Given) -> Config:
+    """The draft's config: the target's, or the one of the folder, or the one handed over."""
+    if run[DRAFT] == run["model_path"]:
+        return given.target
+    if DRAFT in run.asked:
+        return given.draft
+    try:
+        return Config.of(json.loads(config_in(Path(run[DRAFT])) or "null"))
+    except (ValueError, RecursionError):
+        return Config.of(None)

@@ -205,7 +205,7 @@ def _candidates(run: Run) -> list[int]:
         return sorted({s for slot in ADAPTIVE_SLOTS.values() for s in slot})
     try:
         said = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         run.crash("V4", f"{path} cannot be read: {error}"[:200], type(error).__name__)
     if not isinstance(said, dict):
         run.crash("V4", f"{path} holds no slots", "AttributeError")
