@@ -12,9 +12,15 @@ BEGIN, END = "<!-- map: made by `make map` -->", "<!-- end of map -->"
 # Top may import below, never above; tests/architecture holds it.
 LAYERS = (
     ("what a person calls", ("cli",)),
-    ("one run", ("profile.py", "calibrate.py", "execute.py", "session.py", "lossless.py", "capture.py")),
+    (
+        "one run",
+        ("profile.py", "calibrate.py", "execute.py", "session.py", "lossless.py", "capture.py"),
+    ),
     ("the device", ("models", "pools.py", "kernels")),
-    ("what is told", ("measuring.py", "report.py", "explain.py", "diff.py", "manual.py")),
+    (
+        "what is told",
+        ("measuring.py", "report.py", "explain.py", "diff.py", "manual.py", "engines"),
+    ),
     (
         "the compiler (no torch)",
         ("codegen", "lower.py", "resolve.py", "constraints", "memory.py", "stages", "graph"),
