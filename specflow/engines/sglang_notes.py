@@ -25,6 +25,10 @@ STEPS, TOPK, TOKENS = (
 )
 DRAFT_BACKEND = "speculative_draft_attention_backend"
 START, OPEN, WARN, TOLD = Kind.AT_START, Kind.UNCHECKED, Kind.WARNS, Kind.TOLD
+LILICORR = (
+    *("candidate_topk", "hidden_size", "num_layers", "num_heads", "mlp_ratio", "factor_dim"),
+    *("vector_eps", "logit_scale"),
+)
 SERIAL = (*EAGLES, "STANDALONE", "FROZEN_KV_MTP")
 
 
@@ -47,6 +51,7 @@ def _remarks(run: Run, given: Given) -> Iterator[Remark]:
     if run[NAME] == "DSPARK":
         yield from _dspark(run, given)
     yield from _serving(run)
+    yield from _requests(run)
     yield from _memory(run, given)
 
 
@@ -98,6 +103,9 @@ def _ngram(run: Run) -> Iterator[Remark]:
             yield "G7", OPEN, f"--{field.replace('_', '-')} is not positive"
     if run[STEPS] == 0:
         yield "G8", OPEN, f"{run[TOKENS]} draft tokens of breadth {most} make 0 steps"
+    corpus = run["speculative_ngram_external_corpus_path"]
+    if corpus is not None and run["skip_tokenizer_init"]:
+        yield "G6", START, "a corpus needs a tokenizer"
     if run["speculative_draft_model_path"] is not None:
         yield "D3", WARN, "NGRAM has no draft model: the path is not used"
 
@@ -188,11 +196,17 @@ def _draft(run: Run, given: Given) -> Iterator[Remark]:
         yield "Z4", START, f"a draft of {draft.vocab} words beside a target of {target.vocab}"
     if name == "EAGLE3" and run["speculative_token_map"] is not None:
         yield "O20", WARN, "EAGLE3 has a vocabulary of its own: the token map is not used"
+    if run["speculative_dsa_topk_backend"] == "torch" and not _unfused(given):
+        yield "O23", START, "top-k on torch needs SGLANG_DSA_FUSE_TOPK=false"
     sink = run["speculative_draft_sink_size"]
     if sink is not None and (
         name in ("EAGLE3", "DFLASH") or (run[DRAFT_BACKEND] not in (None, "triton", "flashinfer"))
     ):
         yield "O20", WARN, "--speculative-draft-sink-size is read on triton and flashinfer alone"
+
+
+def _unfused(given: Given) -> bool:
+    return given.env.values.get("SGLANG_DSA_FUSE_TOPK", "").lower() in ("0", "false", "no", "n")
 
 
 def _names(run: Run, given: Given) -> Iterator[Remark]:
@@ -227,6 +241,7 @@ def _dflash(run: Run, given: Given) -> Iterator[Remark]:
     said = block.get("block_size", draft.get("block_size"))
     if isinstance(said, int) and said > 0 and said != run[TOKENS]:
         yield "F9", WARN, f"a block of {run[TOKENS]} with a checkpoint trained for {said}"
+    yield from _lilicorr(draft)
     head = domino(draft) or "LiLiCorrDraftModel" in draft.architectures
     if head and attention_dp(run):
         yield "F3", START, "a Domino or LiLiCorr head does not go with attention DP"
@@ -241,6 +256,19 @@ def _dflash(run: Run, given: Given) -> Iterator[Remark]:
     depth = block.get("num_target_layers", draft.get("num_target_layers"))
     if isinstance(depth, int) and target.layers and depth != target.layers:
         yield "F13", WARN, f"the draft was trained on {depth} target layers, not {target.layers}"
+
+
+def _lilicorr(draft: Config) -> Iterator[Remark]:
+    """F18."""
+    if "LiLiCorrDraftModel" not in draft.architectures:
+        return
+    block = {**draft.raw, **draft.nested("dflash_config")}
+    missing = [key for key in LILICORR if block.get(f"lilicorr_{key}") is None]
+    if missing:
+        yield "F18", START, f"the draft's config has no lilicorr_{missing[0]}"
+    topk = block.get("lilicorr_candidate_topk")
+    if isinstance(topk, int) and (topk <= 0 or topk > 16 or topk & (topk - 1)):
+        yield "F18", START, f"lilicorr_candidate_topk is {topk}, no power of two up to 16"
 
 
 def _layers(ids: object, draft: Config, target: Config) -> Iterator[Remark]:
@@ -308,6 +336,19 @@ def _serving(run: Run) -> Iterator[Remark]:
         yield "1.1", START, f"--decoupled-spec-role {role} needs rank, bind and connect endpoints"
     if run["spec_trace_dir"] is not None:
         yield "1.1", WARN, "--spec-trace-dir is read nowhere"
+
+
+def _requests(run: Run) -> Iterator[Remark]:
+    """F14, S16, U11: requests that the server will turn down, or judge another way."""
+    name = run[NAME]
+    if name == "UNO":
+        said = "min_p, grammars, logprobs, hidden states, penalties, logit_bias or adapters"
+        yield "U11", TOLD, f"requests with {said} are refused"
+    overlaps = name in ("DFLASH", "DSPARK") and not run["disable_overlap_schedule"]
+    if overlaps and run["enable_return_hidden_states"]:
+        yield "F14", TOLD, "requests for hidden states are refused while steps overlap"
+    if name == "DFLASH" and run["device"] == "npu":
+        yield "S16", TOLD, "sampled requests are verified greedily on this device"
 
 
 def _memory(run: Run, given: Given) -> Iterator[Remark]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specflow.engines.outcome import Effective, Refused
+from specflow.engines.command_line import read, words
+from specflow.engines.outcome import Effective, Refusal, Refused
+from specflow.engines.recipes import from_args
 from specflow.engines.sglang import effective
 from specflow.engines.sglang_flags import flags
 from specflow.engines.sglang_model import Config
@@ -158,3 +161,29 @@ def test_what_is_effective_stays_so_when_it_is_written_out(args, target, draft, 
     second = effective(again, target, draft, platform)
     assert isinstance(second, Effective), second
     assert {f: second[f] for f in SETTLED} == {f: first[f] for f in SETTLED}
+
+
+LINES = st.one_of(
+    st.text(max_size=60),
+    st.lists(
+        st.one_of(
+            st.sampled_from([*(f.option for f in flags().values())]),
+            st.sampled_from(["1", "-1", "true", "x", "'", "--no-x", "A=1", "NGRAM", "--tp-size=2"]),
+            st.text(max_size=5),
+        ),
+        max_size=8,
+    ).map(" ".join),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(line=LINES)
+def test_any_line_is_read_or_refused_and_what_is_read_is_a_recipe(line) -> None:
+    try:
+        args, env = read(line)
+    except Refusal:
+        return
+    assert isinstance(effective(args, LLAMA), Effective | Refused)
+    found = from_args(args, env)
+    assert set(found.written) <= {"target", "draft", "verify", "run"}
+    assert read(shlex.join(words(args)))[0] == args

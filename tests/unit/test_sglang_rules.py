@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from specflow.engines.outcome import Effective, Kind, Refused
 from specflow.engines.sglang import effective
 from specflow.engines.sglang_flags import flags
+from tests.conftest import ROOT
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
@@ -640,6 +642,25 @@ NOTED: tuple[Row, ...] = (
     Row("O18", {"alg": "EAGLE"}, "at start", draft={**EAGLE, "max_position_embeddings": 64}),
     Row("O20", {"alg": "NGRAM", "window": 8}, "warns"),
     Row("O22", {"alg": "NGRAM"}, "at start", env={"SGLANG_SIMULATE_ACC_METHOD": "mean"}),
+    Row("F14", {"alg": "DFLASH", "enable_return_hidden_states": True}, "told", draft=DFLASH),
+    Row(
+        "F17",
+        {"alg": "DFLASH", "speculative_domino_candidate_pool_size": -1},
+        "at start",
+        draft={**DFLASH, "projector_type": "domino"},
+    ),
+    Row(
+        "F18",
+        {"alg": "DFLASH"},
+        "at start",
+        draft={**DFLASH, "architectures": ["LiLiCorrDraftModel"]},
+    ),
+    Row("S16", {"alg": "DFLASH"}, "told", draft=DFLASH, platform="npu"),
+    Row(
+        "G6", {"alg": "NGRAM", "corpus": "/x", "budget": 2, "skip_tokenizer_init": True}, "at start"
+    ),
+    Row("U11", {"alg": "UNO", "lora": "/x", "tokens": 4}, "told"),
+    Row("O23", {"alg": "EAGLE", "speculative_dsa_topk_backend": "torch"}, "at start", draft=EAGLE),
     Row("4.13", {"alg": "EAGLE", **CHAIN}, "told", draft=EAGLE),
     Row("5", {"alg": "NGRAM", "single": 0.5}, "told"),
     Row("5", {"alg": "NGRAM"}, "told", env={"SGLANG_SIMULATE_ACC_LEN": "2.5"}),
@@ -729,3 +750,15 @@ def test_a_flag_has_the_spellings_of_the_command_line() -> None:
     assert isinstance(got, Effective)
     assert got["tp_size"] == 2
     assert got["speculative_draft_model_path"] == "d"
+
+
+RULES = sorted((ROOT / "specflow" / "engines").glob("sglang_*.py"))
+
+
+@pytest.mark.parametrize("path", RULES, ids=lambda p: p.stem)
+def test_a_rule_reads_flags_that_there_are(path) -> None:
+    """A rule that few arguments reach would otherwise fail when they come."""
+    text = path.read_text()
+    named = re.findall(r'run(?:\.asked)?\[\s*"([a-z0-9_]+)"\s*\]|run\.set\(\s*"([a-z0-9_]+)"', text)
+    names = {name for pair in named for name in pair if name}
+    assert names <= set(flags())
