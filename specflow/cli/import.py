@@ -15,8 +15,8 @@ from specflow.cli.engines import asked_engine
 from specflow.diagnostics import Diagnostic
 from specflow.engines import command_line
 from specflow.engines.findings import finding, gaps
+from specflow.engines.imports import from_args
 from specflow.engines.outcome import Refusal
-from specflow.engines.recipes import from_args
 from specflow.errors import UsageError
 
 

@@ -17,6 +17,10 @@ class Kind(StrEnum):
     TOLD = "told"  # nothing is wrong: what the arguments cost or lead to
 
 
+Remark = tuple[str, Kind, str]  # row, kind, text
+WARN, START, OPEN, TOLD = Kind.WARNS, Kind.AT_START, Kind.UNCHECKED, Kind.TOLD
+
+
 @dataclass(frozen=True)
 class Decision:
     """A value the engine set: over the user's (`overrides`), or where the user said nothing."""

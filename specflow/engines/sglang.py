@@ -13,8 +13,12 @@ from specflow.diagnostics import closest
 from specflow.engines import sglang_architectures as architectures
 from specflow.engines import sglang_backends as attention
 from specflow.engines import sglang_checks as checks
+from specflow.engines import sglang_fp4 as fp4
 from specflow.engines import sglang_start as start
+from specflow.engines import sglang_state as state
+from specflow.engines import sglang_targets as targets
 from specflow.engines.outcome import Effective, Refusal, Refused, Run
+from specflow.engines.sglang_engine import engine_start
 from specflow.engines.sglang_env import Env, remark
 from specflow.engines.sglang_flags import checked, defaults
 from specflow.engines.sglang_model import Config
@@ -36,24 +40,24 @@ STEPS: tuple[tuple[str, Step], ...] = (
     ("parallel sizes", start.parallel),
     ("defaults of the device", start.device_defaults),
     ("DCP of an NPU", start.npu_dcp),
-    ("multi-layer EAGLE", start.multi_layer),
-    ("IQuest Q1", start.iquest),
+    ("multi-layer EAGLE", targets.multi_layer),
+    ("IQuest Q1", targets.iquest),
     ("backend of the architecture", architectures.own_backend),
     ("DeepSeek", architectures.deepseek),
     ("MoE runner", architectures.moe_runner),
     ("Qwen hybrids", architectures.qwen_hybrid),
     ("Nemotron-H", architectures.nemotron),
-    ("Kimi", start.kimi),
-    ("GLM-5-Next", start.glm5_next),
-    ("DeepSeek-V4", start.deepseek_v4),
-    ("DeepSeek-V4.1", start.deepseek_v41),
+    ("Kimi", targets.kimi),
+    ("GLM-5-Next", targets.glm5_next),
+    ("DeepSeek-V4", targets.deepseek_v4),
+    ("DeepSeek-V4.1", targets.deepseek_v41),
     ("backends an architecture is held to", architectures.held_to_backends),
-    ("recurrent state", attention.recurrent_state),
+    ("recurrent state", state.recurrent_state),
     ("deterministic inference", attention.deterministic),
-    ("prefill of FP4 KV", attention.fp4_prefill),
+    ("prefill of FP4 KV", fp4.fp4_prefill),
     ("attention backend and pages", attention.attention),
-    ("linear attention", attention.linear_attention),
-    ("FP4 KV", attention.fp4_kv),
+    ("linear attention", state.linear_attention),
+    ("FP4 KV", fp4.fp4_kv),
     ("page", attention.page_default),
     ("HiCache", checks.host_cache),
     ("attention DP", checks.data_parallel),
@@ -67,7 +71,7 @@ STEPS: tuple[tuple[str, Step], ...] = (
     ("unified memory", checks.unified_memory),
     ("sharded KV again", checks.kv_sharding),
     ("all-to-all of the draft", checks.all_to_all),
-    ("engine start", checks.engine_start),
+    ("engine start", engine_start),
     ("remarks", notes),
 )
 

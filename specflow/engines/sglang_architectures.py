@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from specflow.engines.outcome import Run
-from specflow.engines.sglang_backends import default_backend, extra_buffer
+from specflow.engines.sglang_backends import default_backend
 from specflow.engines.sglang_model import Config
 from specflow.engines.sglang_start import Given, backends, no_backend
+from specflow.engines.sglang_state import extra_buffer
 from specflow.engines.sglang_tables import (
     DEEPSEEK_FAMILY,
     EXAONE,

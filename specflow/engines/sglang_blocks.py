@@ -14,6 +14,7 @@ from specflow.engines.sglang_model import (
     dflash_block,
     dspark_gamma,
 )
+from specflow.engines.sglang_names import DRAFT, STEPS, TOKENS, TOPK
 from specflow.engines.sglang_start import Given, attention_dp, backends
 from specflow.engines.sglang_tables import (
     BLOCK_DRAFT_BACKENDS,
@@ -21,13 +22,6 @@ from specflow.engines.sglang_tables import (
     DSPARK_GAMMA,
     MAX_RUNNING,
 )
-
-STEPS, TOPK, TOKENS = (
-    "speculative_num_steps",
-    "speculative_eagle_topk",
-    "speculative_num_draft_tokens",
-)
-DRAFT = "speculative_draft_model_path"
 
 
 def _one_step(run: Run, rule: str, name: str) -> None:

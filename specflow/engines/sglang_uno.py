@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from specflow.engines.outcome import Run
+from specflow.engines.sglang_names import STEPS, TOKENS, TOPK
 from specflow.engines.sglang_start import Given, attention_dp, backends
 
-STEPS, TOPK, TOKENS = (
-    "speculative_num_steps",
-    "speculative_eagle_topk",
-    "speculative_num_draft_tokens",
-)
 MOST_NODES, MOST_SLOTS = 128, 2048
 
 

@@ -19,7 +19,7 @@ SIDE = (
     *("attention_backend", "page_size", "max_running_requests", "disable_overlap_schedule"),
     *("enable_mixed_chunk", "chunked_prefill_size", "kv_cache_dtype"),
 )
-OPEN = "-"
+NOTHING = "-"
 
 
 def table(engine: str, platform: str, export: Export, found: Effective) -> str:
@@ -60,8 +60,8 @@ def _others(export: Export, found: Effective) -> list[str]:
 
 def _row(name: str, export: Export, found: Effective) -> tuple[str, ...]:
     decision = found.decision(name)
-    asked = spelled(export.args[name]) if name in export.args else OPEN
-    runs = OPEN if found[name] is None else spelled(found[name])
+    asked = spelled(export.args[name]) if name in export.args else NOTHING
+    runs = NOTHING if found[name] is None else spelled(found[name])
     if decision is None:
         return (flags()[name].option, asked, runs, "", "" if name in export.args else "its default")
     over = "overrules what was asked: " if decision.overrides else ""

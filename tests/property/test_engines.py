@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specflow.engines.command_line import read, words
+from specflow.engines.imports import from_args
 from specflow.engines.outcome import Effective, Refusal, Refused
-from specflow.engines.recipes import from_args
 from specflow.engines.sglang import effective
 from specflow.engines.sglang_flags import flags
 from specflow.engines.sglang_model import Config

@@ -9,8 +9,9 @@ import yaml
 
 from specflow.engines.command_line import read, words
 from specflow.engines.configs import draft_config, target_config
+from specflow.engines.imports import from_args
 from specflow.engines.outcome import Effective, Refusal
-from specflow.engines.recipes import from_args, to_args
+from specflow.engines.recipes import to_args
 from specflow.engines.sglang import effective
 from specflow.engines.show import FORMATS
 from specflow.load import load, loads
