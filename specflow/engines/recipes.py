@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from specflow.engines.configs import draft_config, target_config
-from specflow.engines.outcome import Effective, Refused
+from specflow.engines.outcome import START, Effective, Refused
 from specflow.engines.sglang import effective
 from specflow.engines.sglang_env import LAG, RAGGED
 from specflow.engines.sglang_names import DRAFT, NAME, STEPS, TOKENS, TOPK
@@ -278,12 +278,19 @@ def _pin_backend(out: _Out, platform: str) -> None:
     given = (target_config(out.recipe), draft_config(out.recipe), platform, out.env)
     found = effective(out.args, *given)
     tried = {"attention_backend": "triton", "page_size": 1}
-    if isinstance(found, Refused) and not isinstance(effective(out.args | tried, *given), Refused):
+    if _has_trees(found):
+        out.args |= {name: found[name] for name in tried}
+    elif _has_trees(effective(out.args | tried, *given)):
         out.args |= tried
         text = f"on {platform} SGLang has trees on triton, with a page of one token"
         out.bend("verify.shape", text)
-    elif isinstance(found, Effective):
-        out.args |= {name: found[name] for name in tried}
+
+
+def _has_trees(found: Effective | Refused) -> TypeGuard[Effective]:
+    """Whether the engine starts, and its backend goes on to verify a tree (A5 to A16)."""
+    if isinstance(found, Refused):
+        return False
+    return not any(n.kind is START and n.rule.startswith("A") for n in found.notes)
 
 
 DTYPES = ("float32", "bfloat16", "float16")

@@ -25,7 +25,8 @@ def fit(run: Run, given: Given) -> Iterator[Remark]:
     short, long = (c.count("max_position_embeddings") for c in (draft, target))
     allowed = given.env.on("SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN")
     if 0 < short < long and not allowed:
-        yield "O18", START, f"the draft's context of {short} is shorter than the target's, {long}"
+        said = f"the draft's context of {short} is shorter than the target's, {long}"
+        yield "O18", START, f"{said}: set SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1"
     if name == "STANDALONE" and draft.vocab != target.vocab:
         yield "Z4", START, f"a draft of {draft.vocab} words beside a target of {target.vocab}"
     if name == "EAGLE3" and run["speculative_token_map"] is not None:

@@ -144,6 +144,8 @@ def test_a_tree_names_a_backend_that_has_trees() -> None:
     there = to_args(recipe, "b200")
     assert (there.args["attention_backend"], there.args["page_size"]) == ("triton", 1)
     assert "verify.shape" in {gap.at for gap in there.approximate}
+    eagle = resolve(load(find("llama/llama3_eagle_tree")))
+    assert to_args(eagle, "mi300").args["attention_backend"] == "triton"
 
 
 @pytest.mark.parametrize(
