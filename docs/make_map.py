@@ -17,7 +17,10 @@ LAYERS = (
         ("profile.py", "calibrate.py", "execute.py", "session.py", "lossless.py", "capture.py"),
     ),
     ("the device", ("models", "pools.py", "kernels")),
-    ("what is told", ("measuring.py", "report.py", "explain.py", "diff.py", "manual.py")),
+    (
+        "what is told",
+        ("measuring.py", "report.py", "explain.py", "diff.py", "manual.py", "engines"),
+    ),
     (
         "the compiler (no torch)",
         ("codegen", "lower.py", "resolve.py", "constraints", "memory.py", "stages", "graph"),

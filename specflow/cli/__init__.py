@@ -19,6 +19,8 @@ COMMANDS = {
     "validate": "check recipes before anything loads",
     "explain": "show every value, who set it and why",
     "diff": "compare two recipes by meaning",
+    "export": "a recipe as the arguments of an engine",
+    "import": "an engine's arguments as a recipe",
     "compile": "generate the step module",
     "profile": "time a step by the tokens it verifies: the cost table of a plan",
     "calibrate": "fit the temperatures of a draft's confidence head",
@@ -33,6 +35,9 @@ EXAMPLES = """examples:
   specflow validate pico/ngram recipes/my.yaml --strict
   specflow explain pico/ngram draft.min_match
   specflow diff pico/ngram pico/standalone
+  specflow explain pico/ngram --engine sglang@0.5.23 --platform h100
+  specflow export pico/ngram --engine sglang@0.5.23 --format sh
+  specflow import --engine sglang@0.5.23 --args "--speculative-algorithm NGRAM"
   specflow compile pico/ngram --show graph
   specflow profile recipes/my.yaml run.batch_size=16 -o cost.json
   specflow calibrate recipes/my.yaml --prompts dev.jsonl -o temperatures.json

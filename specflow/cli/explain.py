@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 
-from specflow.cli.common import CLEAN, add_format, add_stand_in, is_override, read, tell
+from specflow.cli.common import CLEAN, FINDINGS, add_format, add_stand_in, is_override, read, tell
+from specflow.cli.engines import add_engine, asked_engine, resolved_by
 from specflow.diagnostics import closest
+from specflow.engines import show
+from specflow.engines.outcome import Refused
 from specflow.errors import UsageError
 from specflow.explain import as_json, explain, explain_field
+from specflow.recipe import ResolvedRecipe
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -17,6 +21,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "words", nargs="*", metavar="FIELD|key=value", help="one field to explain; overrides"
     )
+    add_engine(parser, "show what an engine makes of the recipe: sglang@0.5.23")
     add_stand_in(parser)
     add_format(parser, "text", "json")
     parser.set_defaults(run=run)
@@ -28,6 +33,8 @@ def run(args: argparse.Namespace) -> int:
     overrides = [w for w in args.words if is_override(w)]
     resolved = read(args.recipe, overrides, stand_in=args.stand_in)[1]
     tell(resolved.findings)
+    if args.engine is not None:
+        return _engine(args, resolved, fields)
     for path in fields:
         if path not in resolved:
             near = closest(path, resolved.ledger) or list(resolved.ledger)
@@ -45,4 +52,21 @@ def run(args: argparse.Namespace) -> int:
             "\n".join(explain_field(resolved, p) for p in fields) if fields else explain(resolved),
             end="",
         )
+    return CLEAN
+
+
+def _engine(args: argparse.Namespace, resolved: ResolvedRecipe, fields: list[str]) -> int:
+    """What the engine runs with, and by which of its rules."""
+    if fields:
+        raise UsageError("`--engine` explains all flags at once", f"leave out `{fields[0]}`")
+    engine = asked_engine(args.engine)
+    found = resolved_by(engine, args.platform, resolved)
+    tell(found.findings)
+    if isinstance(found.outcome, Refused):
+        return FINDINGS
+    if args.format == "json":
+        shown = show.as_json(engine, args.platform, found.export, found.outcome)
+        print(json.dumps(shown, indent=2, ensure_ascii=False))
+    else:
+        print(show.table(engine, args.platform, found.export, found.outcome), end="")
     return CLEAN

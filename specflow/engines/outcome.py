@@ -1,0 +1,136 @@
+"""What an engine makes of arguments: the values in force and who decided them, or a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NoReturn
+
+
+class Kind(StrEnum):
+    """What a note is about: a value without effect, a failure to come, a check nobody makes."""
+
+    WARNS = "warns"  # the engine logs it and goes on
+    AT_START = "at start"  # arguments pass, the engine fails when it starts or at the first use
+    UNCHECKED = "unchecked"  # accepted although it means nothing
+    TOLD = "told"  # nothing is wrong: what the arguments cost or lead to
+
+
+Remark = tuple[str, Kind, str]  # row, kind, text
+WARN, START, OPEN, TOLD = Kind.WARNS, Kind.AT_START, Kind.UNCHECKED, Kind.TOLD
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A value the engine set: over the user's (`overrides`), or where the user said nothing."""
+
+    field: str
+    asked: Any
+    value: Any
+    rule: str
+    because: str
+    overrides: bool
+
+
+@dataclass(frozen=True)
+class Note:
+    """A remark on arguments that were accepted; `rule` is a row of the catalogue."""
+
+    rule: str
+    kind: Kind
+    text: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The engine does not start with these arguments.
+
+    rule   a row of the catalogue, or the table that a value is not of
+    error  the exception that the engine stops with
+    """
+
+    rule: str
+    reason: str
+    error: str = "ValueError"
+
+    @property
+    def deliberate(self) -> bool:
+        """Whether the engine refuses by design; a crash of its own says nothing useful."""
+        return self.error in _DELIBERATE
+
+
+# SystemExit is how the command line refuses a flag.
+_DELIBERATE = frozenset({"ValueError", "NotImplementedError", "RuntimeError", "SystemExit"})
+
+
+@dataclass(frozen=True)
+class Effective:
+    """The arguments an engine runs with.
+
+    values     every flag, decided or left as asked
+    decisions  the values that are not what was asked, in the order they were decided
+    """
+
+    values: Mapping[str, Any]
+    decisions: tuple[Decision, ...]
+    notes: tuple[Note, ...]
+
+    def __getitem__(self, field: str) -> Any:
+        return self.values[field]
+
+    def decision(self, field: str) -> Decision | None:
+        """Who set a field, where it is not what was asked."""
+        return next((d for d in self.decisions if d.field == field), None)
+
+
+class Refusal(Exception):  # noqa: N818  (not an error of ours: an answer, carried up)
+    """A refusal on its way out of the rules."""
+
+    def __init__(self, refused: Refused) -> None:
+        """Keep the answer."""
+        super().__init__(refused.reason)
+        self.refused = refused
+
+
+class Run:
+    """Arguments while rules are applied: what was asked, what is in force, who decided.
+
+    The last rule to set a field wins, as in the engine.
+    """
+
+    def __init__(self, asked: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+        self.asked = {k: v for k, v in asked.items() if v is not None}
+        self.values = {**defaults, **self.asked}
+        self.decided: dict[str, Decision] = {}
+        self.notes: list[Note] = []
+
+    def __getitem__(self, field: str) -> Any:
+        return self.values[field]
+
+    def set(self, field: str, value: Any, rule: str, because: str) -> None:
+        """Put a value in force; a decision that changes nothing is none."""
+        if value == self.values[field]:
+            return
+        self.values[field] = value
+        self.decided.pop(field, None)
+        asked = self.asked.get(field)
+        if value != asked:
+            overrides = field in self.asked
+            self.decided[field] = Decision(field, asked, value, rule, because, overrides)
+
+    def refuse(self, rule: str, reason: str, error: str = "ValueError") -> NoReturn:
+        """Stop: the engine does not start."""
+        raise Refusal(Refused(rule, reason, error))
+
+    def crash(self, rule: str, reason: str, error: str = "AssertionError") -> NoReturn:
+        """Stop as the engine does: by an assertion or another exception that no user is told of."""
+        self.refuse(rule, reason, error)
+
+    def note(self, rule: str, kind: Kind, text: str) -> None:
+        """Remark on something that does not stop the engine."""
+        self.notes.append(Note(rule, kind, text))
+
+    def outcome(self) -> Effective:
+        """The arguments as the rules left them."""
+        return Effective(dict(self.values), tuple(self.decided.values()), tuple(self.notes))

@@ -1,0 +1,182 @@
+"""Steps 7 and 9 to 12: what the rest of the server has to say, before and after the algorithm."""
+
+from __future__ import annotations
+
+from specflow.engines.outcome import Run
+from specflow.engines.sglang_names import NAME
+from specflow.engines.sglang_start import Given, attention_dp, backends
+from specflow.engines.sglang_tables import (
+    EAGLES,
+    LAYERNORM_SP,
+    UNIFIED_MHA,
+    UNIFIED_MLA,
+)
+
+
+def host_cache(run: Run, given: Given) -> None:
+    """O9: HiCache under DCP."""
+    if run["dcp_size"] <= 1 or not run["enable_hierarchical_cache"]:
+        return
+    wrong = {
+        "drafts by DSPARK alone": run[NAME] not in (None, "DSPARK"),
+        "does not go with LMCache": run["enable_lmcache"],
+        "does not go with HiSparse": run["enable_hisparse"],
+        "needs latent attention": not given.target.mla,
+    }
+    for reason, holds in wrong.items():
+        if holds:
+            run.refuse("O9", f"HiCache under DCP {reason}", "NotImplementedError")
+
+
+def data_parallel(run: Run, given: Given) -> None:  # noqa: ARG001
+    """Attention DP, and what it turns off or divides (4.11)."""
+    width, replicas = run["attn_dp_size"], run["dp_size"]
+    if width < 1:
+        run.refuse("4.11", f"--attn-dp-size is {width}, not positive")
+    if width > 1 and replicas > 1:
+        run.refuse("4.11", "--attn-dp-size and --dp-size above 1 exclude each other")
+    if replicas * width == 1 and run["ep_join_mode"] != "scale":
+        run.set("enable_dp_lm_head", False, "4.11", "no data parallelism, no head for it")
+    if attention_dp(run):
+        if run["tp_size"] % width:
+            run.crash("4.11", f"--attn-dp-size {width} does not divide --tp-size {run['tp_size']}")
+        chunk = run["chunked_prefill_size"] // width
+        run.set("chunked_prefill_size", chunk, "4.11", "a share of each rank")
+    elif run["enable_dp_lm_head"]:
+        run.crash("4.11", "--enable-dp-lm-head needs attention DP")
+
+
+def context_parallel(run: Run, given: Given) -> None:  # noqa: ARG001
+    """Widths that divide the ranks (4.11)."""
+    width, ranks = run["attn_cp_size"], run["tp_size"]
+    if run["enable_prefill_cp"] and run["cp_strategy"] is None:
+        run.refuse("4.11", "--enable-prefill-cp needs --cp-strategy")
+    if width > 1 and (ranks % width or ranks % (run["attn_dp_size"] * width)):
+        run.crash("4.11", f"--attn-cp-size {width} and attention DP do not divide tp_size {ranks}")
+
+
+def kv_sharding(run: Run, given: Given) -> None:
+    """P16."""
+    if not run["enable_kv_cache_sharding"]:
+        return
+    flag = "--enable-kv-cache-sharding"
+    if run["disaggregation_mode"] != "prefill":
+        run.refuse("P16", f"{flag} is for PD prefill servers")
+    if run[NAME] is None:
+        return
+    if (
+        run[NAME] != "EAGLE"
+        or given.target.architecture != "GlmMoeDsaForCausalLM"
+        or given.target.count("num_nextn_predict_layers") != 1
+        or run["speculative_eagle_topk"] != 1
+        or run["enable_multi_layer_eagle"]
+    ):
+        run.refuse("P16", f"{flag} drafts by EAGLE of one MTP layer of GLM, topk 1 written out")
+
+
+def pipeline(run: Run, given: Given) -> None:  # noqa: ARG001
+    """P1."""
+    if run["pp_size"] > 1:
+        run.set("disable_overlap_schedule", True, "P1", "pipeline parallelism does not overlap")
+
+
+def layernorm_sp(run: Run, given: Given) -> None:
+    """P13."""
+    if not run["enable_layernorm_sp"]:
+        return
+    arch, muse = given.target.architecture, given.target.architecture.startswith("MuseSpark")
+    wrong = {
+        f"is not for {arch or 'this target'}": arch not in LAYERNORM_SP,
+        "needs tp_size above 1": run["tp_size"] <= 1,
+        "does not go with attention DP": attention_dp(run),
+        "does not speculate but by DFLASH on Muse Spark": run[NAME] is not None
+        and not (muse and run[NAME] == "DFLASH"),
+        "does not go with pipeline parallelism": run["pp_size"] > 1,
+    }
+    for reason, holds in wrong.items():
+        if holds:
+            run.refuse("P13", f"--enable-layernorm-sp {reason}")
+
+
+def weight_cache(run: Run, given: Given) -> None:  # noqa: ARG001
+    """O8."""
+    if run["weight_cache_mode"] != "off" and run[NAME] is not None:
+        run.refuse("O8", "--weight-cache-mode keeps no draft's weights")
+
+
+def external_cache(run: Run, given: Given) -> None:  # noqa: ARG001
+    """O7."""
+    if run["enable_hierarchical_cache"] and run["disable_radix_cache"]:
+        run.refuse("O9", "HiCache needs the radix cache")
+    if not run["enable_lmcache"]:
+        return
+    if run["enable_hierarchical_cache"]:
+        run.refuse("O7", "LMCache and HiCache exclude each other")
+    if run["disable_radix_cache"]:
+        run.refuse("O7", "LMCache needs the radix cache")
+    kept = {
+        "speculative decoding": run[NAME] not in (None, "NONE"),
+        "attention DP": attention_dp(run),
+        "DCP": run["dcp_size"] > 1,
+        "PD": run["disaggregation_mode"] != "null",
+    }
+    for feature, on in kept.items():
+        if on:
+            run.refuse("O7", f"LMCache does not go with {feature}", "NotImplementedError")
+
+
+def unified_memory(run: Run, given: Given) -> None:
+    """O11: one pool for everything takes chains of audited backends."""
+    if not run["enable_unified_memory"]:
+        return
+    name, target = run[NAME], given.target
+    flag = "--enable-unified-memory"
+    mooncake = run["disaggregation_transfer_backend"] == "mooncake"
+    pd = run["disaggregation_mode"] != "null"
+    allowed = UNIFIED_MLA if target.mla else UNIFIED_MHA
+    by_name = {"DSPARK": (*UNIFIED_MLA, "fa4"), "DFLASH": UNIFIED_MHA}
+    phases = set(backends(run))
+    pages = (*UNIFIED_MLA, "fa3") if target.mla else (*UNIFIED_MHA, "fa4")
+    draft = run["speculative_draft_attention_backend"]
+    eagle = name in EAGLES
+    wrong = {
+        "under PD does not go with a pipeline": pd and run["pp_size"] != 1,
+        "under PD does not speculate over Mooncake": pd and mooncake and name is not None,
+        "under PD does not go with HiSparse": pd and run["enable_hisparse"],
+        f"does not go with {name}": name not in (None, "DSPARK", "DFLASH", *EAGLES),
+        "drafts chains: topk 1": run["speculative_eagle_topk"] not in (None, 1),
+        f"with {name} needs a target with a window or a recurrent state": eagle
+        and not (target.hybrid_swa or target.hybrid_mamba),
+        f"with {name} runs on {', '.join(allowed)}": eagle and not phases <= set(allowed),
+        f"with {name} drafts on {', '.join(UNIFIED_MHA)}": eagle
+        and not ({draft} if draft else phases) <= set(UNIFIED_MHA),
+        f"with {name} runs on other backends": name in by_name
+        and not phases <= set(by_name.get(name or "", ())),
+        "does not go with two-batch overlap": run["enable_two_batch_overlap"],
+        f"with {name} does not back up to a host pool": eagle
+        and run["disaggregation_decode_retraction_backup"] == "host_pool",
+        f"with {name} does not go with HiCache": eagle and run["enable_hierarchical_cache"],
+        f"runs on {', '.join(dict.fromkeys(pages))}": not phases <= set(pages),
+    }
+    for reason, holds in wrong.items():
+        if holds:
+            run.crash("O11", f"{flag} {reason}")
+
+
+def mega_moe(run: Run, given: Given) -> None:
+    """P19, in part: where MegaMoE runs at all."""
+    if run["moe_a2a_backend"] != "megamoe":
+        return
+    machine = given.machine
+    if run["enable_two_batch_overlap"] or run["enable_single_batch_overlap"]:
+        run.refuse("P19", "MegaMoE does not go with two-batch or single-batch overlap")
+    if not (machine.hopper or machine.sm100 or machine.rocm):
+        run.refuse("P19", "MegaMoE runs on Hopper, SM100 and ROCm alone")
+
+
+def all_to_all(run: Run, given: Given) -> None:  # noqa: ARG001
+    """P18."""
+    name, own = run[NAME], run["speculative_moe_a2a_backend"]
+    inherited = run["moe_a2a_backend"] if name not in (None, "NGRAM") else None
+    if "deepep_v2" in ((own,) if own is not None else (inherited,)):
+        run.refuse("P18", "a draft does not run on deepep_v2")

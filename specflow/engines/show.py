@@ -1,0 +1,149 @@
+"""What an engine makes of a recipe, as text and as plain values."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from specflow.engines.command_line import words
+from specflow.engines.outcome import Effective, Kind
+from specflow.engines.recipes import Export
+from specflow.engines.sglang_flags import flags
+from specflow.explain import columns, spelled
+
+COLUMNS = ("flag", "asked", "runs", "rule", "because")
+# Shown whether or not anything happened to them: a server decides them, a recipe says little.
+SIDE = (
+    *("attention_backend", "page_size", "max_running_requests", "disable_overlap_schedule"),
+    *("enable_mixed_chunk", "chunked_prefill_size", "kv_cache_dtype"),
+)
+NOTHING = "-"
+
+
+def table(engine: str, platform: str, export: Export, found: Effective) -> str:
+    """Asked, effective, by which rule; then side effects, variables and remarks."""
+    about = [f for f in found.values if "spec" in f and _told(f, export, found)]
+    lines = [f"{engine} on {platform}", ""]
+    lines += columns([COLUMNS, *(_row(name, export, found) for name in about)])
+    side = [f for f in (*SIDE, *_others(export, found)) if f not in about]
+    lines += ["", *columns([("beside", *COLUMNS[1:]), *(_row(n, export, found) for n in side)])]
+    if export.env:
+        lines += ["", *columns([(name, value) for name, value in export.env.items()])]
+    for kind in Kind:
+        said = [note for note in found.notes if note.kind is kind]
+        lines += ["", f"{_HEADS[kind]}:"] if said else []
+        lines += [f"  {note.text} ({note.rule})" for note in said]
+    return "\n".join(lines) + "\n"
+
+
+def _told(name: str, export: Export, found: Effective) -> bool:
+    """Whether there is a word to say of a flag: it was asked, or it is no longer open."""
+    decision = found.decision(name)
+    return name in export.args or (decision is not None and found[name] != "auto")
+
+
+_HEADS = {
+    Kind.WARNS: "accepted without effect",
+    Kind.AT_START: "accepted, and fails when the server starts or at the first use",
+    Kind.UNCHECKED: "accepted, though nobody checks it",
+    Kind.TOLD: "to know",
+}
+
+
+def _others(export: Export, found: Effective) -> list[str]:
+    decided = [d.field for d in found.decisions if "spec" not in d.field]
+    given = [name for name in export.args if "spec" not in name and name != "model_path"]
+    return [f for f in dict.fromkeys((*given, *decided)) if f not in SIDE and f != "device"]
+
+
+def _row(name: str, export: Export, found: Effective) -> tuple[str, ...]:
+    decision = found.decision(name)
+    asked = spelled(export.args[name]) if name in export.args else NOTHING
+    runs = NOTHING if found[name] is None else spelled(found[name])
+    if decision is None:
+        return (flags()[name].option, asked, runs, "", "" if name in export.args else "its default")
+    over = "overrules what was asked: " if decision.overrides else ""
+    return (flags()[name].option, asked, runs, decision.rule, over + decision.because)
+
+
+def as_json(engine: str, platform: str, export: Export, found: Effective) -> dict[str, Any]:
+    """The same as plain values."""
+    return {
+        "engine": engine,
+        "platform": platform,
+        "asked": dict(export.args),
+        "env": dict(export.env),
+        "effective": {d.field: d.value for d in found.decisions}
+        | {name: found[name] for name in (*export.args, *SIDE)},
+        "decisions": [vars(d) for d in found.decisions],
+        "notes": [vars(n) | {"kind": n.kind.value} for n in found.notes],
+    }
+
+
+def as_args(export: Export) -> str:
+    """One line, as it stands behind the command."""
+    return shlex.join(words(export.args))
+
+
+def as_script(export: Export) -> str:
+    """A script that starts the server, with the files and variables it needs."""
+    lines = ["#!/bin/sh", "set -eu"]
+    for name, text in export.files.items():
+        lines += [f"cat > {shlex.quote(name)} <<'END'", *text.splitlines(), "END"]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in export.env.items()]
+    lines += ["exec python -m sglang.launch_server \\"]
+    lines += [f"  {part} \\" for part in _grouped(words(export.args))]
+    lines[-1] = lines[-1].removesuffix(" \\")
+    return "\n".join(lines)
+
+
+def _grouped(found: Sequence[str]) -> list[str]:
+    """An option and its values on a line of their own."""
+    out: list[list[str]] = []
+    for word in found:
+        if word.startswith("--"):
+            out.append([])
+        out[-1].append(word)
+    return [shlex.join(group) for group in out]
+
+
+def as_mapping(export: Export) -> str:
+    """Arguments, variables and files as JSON."""
+    parts = {
+        "args": dict(export.args),
+        "env": dict(export.env),
+        "files": dict(export.files),
+        "requests": dict(export.requests),
+    }
+    return json.dumps({k: v for k, v in parts.items() if v}, indent=2, ensure_ascii=False)
+
+
+def as_config(export: Export) -> str:
+    """The file that `--config` of the server reads; variables as comments above."""
+    lines = [f"# {name}={value}" for name, value in export.env.items()]
+    named = {name.replace("_", "-"): value for name, value in export.args.items()}
+    lines += [f"{name}: {json.dumps(value)}" for name, value in named.items()]
+    return "\n".join(lines)
+
+
+def as_python(export: Export) -> str:
+    """Lines that make an engine in a Python program."""
+    lines = ["import os", ""] if export.env else []
+    lines += [f"os.environ[{name!r}] = {value!r}" for name, value in export.env.items()]
+    lines += ["from pathlib import Path", ""] if export.files else []
+    lines += [f"Path({name!r}).write_text({text!r})" for name, text in export.files.items()]
+    lines += ["import sglang", "", "engine = sglang.Engine("]
+    lines += [f"    {name}={value!r}," for name, value in export.args.items()]
+    lines += [")", f"params = {dict(export.requests)!r}"]
+    return "\n".join(lines)
+
+
+FORMATS: Mapping[str, Callable[[Export], str]] = {
+    "args": as_args,
+    "sh": as_script,
+    "json": as_mapping,
+    "yaml": as_config,
+    "python": as_python,
+}
