@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from specflow.kernels.sample import COLDEST
 from specflow.planning import EPSILON
 
 
@@ -31,7 +32,7 @@ def survivals(trust: Tensor, temperatures: tuple[float, ...]) -> Tensor:
     """
     # One by one: a tensor of host numbers would be a copy to the device, which no graph can hold.
     columns = zip(trust.float().unbind(1), temperatures, strict=True)
-    scaled = [logit / heat for logit, heat in columns]
+    scaled = [logit / max(heat, COLDEST) for logit, heat in columns]
     return torch.sigmoid(torch.stack(scaled, dim=1)).cumprod(dim=1)
 
 

@@ -13,20 +13,26 @@ from torch import Tensor
 
 from specflow.kernels.accept import tree_arrays
 
+COLDEST = 2.0**-126  # float32 holds less only as a subnormal, which a GPU may divide by as by 0
+
 
 def law_of(logits: Tensor, temperature: Tensor) -> Tensor:
     """The law a request samples from; at temperature 0 all mass on the likeliest token.
 
-    logits       [B, ..., V]
-    temperature  [B]          >= 0
+    logits       [B, ..., V]  finite, or -inf for what cannot be
+    temperature  [B]          >= 0; one below COLDEST counts as 0
     returns      [B, ..., V]  float32, or float64 for float64 logits
+
+    How far a logit is below the highest is divided, never the logit: none becomes infinite, so that
+    a temperature near 0 gives the law that the rule for 0 is the limit of.
     """
     exact = logits if logits.dtype == torch.float64 else logits.float()
     each = temperature.to(exact.dtype).view(-1, *[1] * (logits.ndim - 1))
-    greedy = each == 0
+    greedy = each < COLDEST
     scale = torch.where(greedy, 1.0, each)
     best = torch.zeros_like(exact).scatter_(-1, exact.argmax(-1, keepdim=True), 1.0)
-    return torch.where(greedy, best, (exact / scale).softmax(-1))
+    below = exact - exact.amax(-1, keepdim=True)
+    return torch.where(greedy, best, (below / scale).softmax(-1))
 
 
 def filter_law(law: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
@@ -34,7 +40,7 @@ def filter_law(law: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tens
 
     law    [B, W, V]
     top_k  [B]        0 keeps all
-    top_p  [B]        1 keeps all; the token that crosses it is kept
+    top_p  [B]        1 keeps all; the token that crosses it is kept, so the likeliest always is
     min_p  [B]        0 keeps all; a share of the likeliest token's probability
     """
     ranked, tokens = law.sort(dim=-1, descending=True, stable=True)
@@ -42,7 +48,7 @@ def filter_law(law: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tens
     most = torch.where(top_k > 0, top_k, law.shape[-1])[:, None, None]
     ranked = _renormalised(ranked * (rank < most))
     before = ranked.cumsum(-1) - ranked
-    kept = (before < top_p[:, None, None]) | (top_p >= 1)[:, None, None]
+    kept = (before < top_p[:, None, None]) | (top_p >= 1)[:, None, None] | (rank == 0)
     ranked = _renormalised(ranked * kept)
     ranked = _renormalised(ranked * (ranked >= min_p[:, None, None] * ranked[..., :1]))
     return torch.zeros_like(law).scatter_(-1, tokens, ranked)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from specflow.kernels.block import survivals
 from specflow.kernels.coins import draw_coins, philox
 from specflow.kernels.sample import (
     accept_block,
@@ -295,6 +296,37 @@ def test_laws() -> None:
     assert (nucleus[1, 0] > 0).tolist() == [False, True, True, False]
     least = filter_law(plain, zero, one, torch.tensor([0.3, 0.0]))
     assert (least[0, 0] > 0).tolist() == [False, True, True, False]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("heat", [1e-46, 1e-45, 1e-40, 2.0**-126, 1e-30, 1e-6])
+def test_a_law_near_temperature_0_is_greedy(heat: float, dtype: torch.dtype) -> None:
+    """Each logit over such a temperature is past float32; all that counts is which is highest."""
+    logits = torch.tensor([[[-5.0, 9.0, -torch.inf, 1.0], [5e8, -7.0, 3.0, 4e8]]], dtype=dtype)
+    law = law_of(logits, torch.tensor([heat], dtype=torch.float32))
+    assert law.tolist() == [[[0, 1, 0, 0], [1, 0, 0, 0]]]
+
+
+@pytest.mark.parametrize("heat", [100.0, 1e30, 3e38])
+def test_a_law_at_a_large_temperature_is_level(heat: float) -> None:
+    law = law_of(torch.tensor([[[-0.5, 0.5]]]), torch.tensor([heat]))
+    assert law.flatten().tolist() == pytest.approx([0.5, 0.5], abs=0.5 / heat)
+
+
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "min_p"),
+    [(0, 1e-46, 0.0), (0, 1e-40, 0.0), (1, 1.0, 0.0), (0, 1.0, 1.0), (2**31, 1e-46, 1.0)],
+)
+def test_cuts_to_the_bone_keep_the_likeliest(top_k: int, top_p: float, min_p: float) -> None:
+    law = torch.tensor([[[0.25, 0.125, 0.5, 0.125]]])
+    kept = filter_law(law, torch.tensor([top_k]), torch.tensor([top_p]), torch.tensor([min_p]))
+    assert kept.flatten().tolist() == [0, 0, 1, 0]
+
+
+def test_confidences_at_the_least_temperature_are_certain() -> None:
+    """A file of temperatures may hold what float32 has no number for."""
+    found = survivals(torch.tensor([[3.0, 0.0, -2.0]]), (1e-300, 1e-46, 1e-45))
+    assert found.tolist() == [[1.0, 0.5, 0.0]]
 
 
 def test_a_pick_is_never_of_weight_zero() -> None:

@@ -16,6 +16,7 @@ from tests.conftest import ROOT
 from tests.e2e.test_cli import specflow
 
 TEXT = "target: {model: builtin:pico-llama}\ndraft: {algorithm: NGRAM, min_match: 2}\n"
+HOT = "sampling.temperature=1"
 
 
 @pytest.fixture
@@ -234,3 +235,20 @@ def test_what_a_recipe_allows_is_told_in_the_report(recipe: Path) -> None:
     done = specflow("run", str(recipe), *words, *lossy, "--format", "json")
     assert any("favours guesses" in w for w in json.loads(done.stdout)["warnings"])
     assert "lossy" in specflow("compile", str(recipe), *lossy, "--show", "code").stdout
+
+
+def test_next_to_temperature_0_is_greedy(tmp_path: Path) -> None:
+    """Numbers that float32 does not hold change nothing but the step; no completion is empty."""
+    from specflow.cli import main
+
+    said = []
+    coldest = "sampling.temperature=1e-40"
+    for at, words in enumerate(
+        ([], [coldest], [coldest, "sampling.top_p=1e-60"], ["sampling.top_p=1e-60", HOT])
+    ):
+        out = tmp_path / str(at)
+        kept = ("--prompt", "class A:", "--no-baseline", "--out", str(out))
+        assert main(["run", "pico/ngram", *kept, "sampling.max_new_tokens=12", *words]) == 0
+        said.append(json.loads((out / "completions.jsonl").read_text())["token_ids"])
+    assert len(said[0]) == 12
+    assert said == [said[0]] * 4
