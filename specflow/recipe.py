@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,7 +18,7 @@ from specflow.facts import Facts
 from specflow.provenance import Ledger
 from specflow.spans import Place, Source
 
-BLOCKS = ("target", "draft", "verify", "commit", "sampling", "run")
+BLOCKS = ("target", "draft", "verify", "commit", "sampling", "run", "engine")
 
 # A YAML list becomes a tuple, so that a resolved recipe is frozen to the bottom; its items stay
 # strict.
@@ -202,6 +203,7 @@ class ResolvedRecipe:
 
     stages    table rows in force: draft, verify, commit
     facts     what the checkpoints say of themselves
+    engine    flags for other engines, by engine and by their own names; no step depends on them
     findings  warnings that do not stop it
     """
 
@@ -216,6 +218,7 @@ class ResolvedRecipe:
     run: RunFields
     ledger: Ledger
     facts: Facts
+    engine: Mapping[str, Mapping[str, Any]] = dataclass_field(default_factory=dict)
     findings: tuple[Diagnostic, ...] = ()
     useless_allow: tuple[str, ...] = ()
 
@@ -227,8 +230,9 @@ class ResolvedRecipe:
 
     @property
     def fingerprint(self) -> str:
-        """Eight hex digits of every value in force; the same recipe resolved twice has the same."""
-        return hashlib.sha256(json.dumps(dump(self), sort_keys=True).encode()).hexdigest()[:8]
+        """Eight hex digits of every value a step depends on; the same recipe has the same twice."""
+        stepped = {block: values for block, values in dump(self).items() if block != "engine"}
+        return hashlib.sha256(json.dumps(stepped, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def dump(recipe: ResolvedRecipe) -> dict[str, Any]:
@@ -236,6 +240,10 @@ def dump(recipe: ResolvedRecipe) -> dict[str, Any]:
     out: dict[str, Any] = {"recipe": recipe.name}
     for path in recipe.ledger:
         block, _, key = path.partition(".")
+        if block == "engine":
+            continue  # its keys are nested, as they were written
         value = recipe[path]
         out.setdefault(block, {})[key] = list(value) if isinstance(value, tuple) else value
+    if recipe.engine:
+        out["engine"] = {name: dict(flags) for name, flags in recipe.engine.items()}
     return out

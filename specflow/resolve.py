@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from specflow import facts as checkpoints
 from specflow.constraints import FIELD_RULES, rules
-from specflow.diagnostics import Diagnostic, Label, Severity, closest
+from specflow.diagnostics import Diagnostic, Drop, Fix, Label, Put, Rename, Severity, closest
 from specflow.errors import RecipeError
 from specflow.planning import read_table
 from specflow.provenance import Entry, LedgerBuilder, Origin
@@ -26,11 +26,12 @@ from specflow.recipe import (
     TargetFields,
     home,
 )
+from specflow.recipe_text import typed
 from specflow.rules import diagnose
 from specflow.spans import Span
 from specflow.stages import COMMITS, DRAFTS, VERIFIES, Table
 from specflow.stages.base import Derived, DraftStage, Missing
-from specflow.tables import ALIASES, ENGINE_NAMES, MADE_FOR, alias_of, look_up
+from specflow.tables import ALIASES, ENGINE_NAMES, ENGINES, MADE_FOR, alias_of, look_up
 from specflow.temperatures import read_temperatures
 
 TOP = ("recipe", "extends", "allow", *BLOCKS)
@@ -84,6 +85,7 @@ class _Resolution:
         made: dict[str, Any] = {}
         for block in ("target", "draft", "sampling", "verify", "commit", "run"):
             made[block] = self._block(block, models[block], draft, facts, made)
+        engine = self._engine_flags()
         if self.found:
             raise RecipeError(self.found)
         facts = self.facts = self._measured(facts)
@@ -93,6 +95,7 @@ class _Resolution:
             stages=(draft.name, axes.shape, axes.draft_state),
             ledger=self.ledger.freeze(BLOCKS),
             facts=facts,
+            engine=engine,
             **made,
         )
         return self._judge(resolved)
@@ -130,7 +133,7 @@ class _Resolution:
     # -- blocks and axes ---------------------------------------------------------------------------
 
     def _open_blocks(self) -> None:
-        """The six blocks as mappings; anything else at the top is unknown."""
+        """The blocks as mappings; anything else at the top is unknown."""
         for key, value in self.recipe.written.items():
             if key not in TOP:
                 self._unknown(key, key, "a recipe", TOP)
@@ -248,7 +251,8 @@ class _Resolution:
         at = self.recipe.places.get("draft.algorithm")
         also = (Label(at.value, draft.doc),) if at else ()
         label = f"expected {' or '.join(fits)}"
-        self._finding("SF039", path, message, label, help=offer, also=also)
+        fix = Drop(path) if offer.startswith("leave it out") else None
+        self._finding("SF039", path, message, label, help=offer, fix=fix, also=also)
 
     # -- fields ------------------------------------------------------------------------------------
 
@@ -340,6 +344,22 @@ class _Resolution:
             self._finding("SF064", "draft", found.message, "no draft", help=found.help)
         return None
 
+    def _engine_flags(self) -> dict[str, Mapping[str, Any]]:
+        """Flags for other engines, as they were written; each engine judges its own."""
+        out: dict[str, Mapping[str, Any]] = {}
+        for name, flags in self.blocks["engine"].items():
+            path = f"engine.{name}"
+            if name not in ENGINES:
+                self._unknown(path, str(name), "`engine`", ENGINES)
+            elif not isinstance(flags, Mapping):
+                message = f"`{path}` is {_kind(flags)}: expected flags by name"
+                self._finding("SF002", path, message, "expected flags by name")
+            else:
+                out[name] = {str(k): v for k, v in flags.items() if v is not None}
+                for key, value in out[name].items():
+                    self._wrote(f"{path}.{key}", value)
+        return out
+
     def _accept(self, path: str, draft: DraftStage, made: Mapping[str, Any]) -> Entry:
         """Greedy at temperature 0; else a rule that keeps the law, by the draft's own if any."""
         if made["sampling"] is None or made["sampling"].temperature == 0:
@@ -398,7 +418,8 @@ class _Resolution:
             limits = ("greater_than", "less_than", "greater_than_equal", "less_than_equal")
             code = "SF010" if kind in limits else "SF002"
             said = f"`{path}` is {_kind(error['input'])}: {_wanted(said)}"
-            self._finding(code, path, said, _wanted(str(error["msg"])), help=doc)
+            fix = _mended(path, kind, error)
+            self._finding(code, path, said, _wanted(str(error["msg"])), help=doc, fix=fix)
 
     def _unknown(
         self, path: str, name: str, whose: str, options: Iterable[str], block: str = ""
@@ -428,7 +449,10 @@ class _Resolution:
             if near
             else ("known here are " + ", ".join(f"`{o}`" for o in options))
         )
-        self._finding("SF001", path, message, "unknown", help=offer, at_key=True)
+        here = elsewhere.partition(".")[2] if elsewhere.startswith(f"{block}.") else ""
+        meant = here or (near[0] if len(near) == 1 and not (shapes or others or elsewhere) else "")
+        fix = Rename(path, meant) if meant and meant not in self.blocks.get(block, {}) else None
+        self._finding("SF001", path, message, "unknown", help=offer, fix=fix, at_key=True)
 
     def _not_a_row(
         self, path: str, written: Any, table: Table[Any], also: tuple[str, ...] = ()
@@ -436,7 +460,9 @@ class _Resolution:
         near = closest(str(written).upper() if also else str(written), (*table.names(), *also))
         names = ", ".join(table.names())
         offer = f"did you mean `{near[0]}`? known are {names}" if near else f"known are {names}"
-        self._finding("SF006", path, f"{_kind(written)} is no {table.what}", "unknown", help=offer)
+        fix = Put(path, near[0], safe=False) if len(near) == 1 else None
+        message = f"{_kind(written)} is no {table.what}"
+        self._finding("SF006", path, message, "unknown", help=offer, fix=fix)
 
     def _finding(
         self,
@@ -446,6 +472,7 @@ class _Resolution:
         label: str,
         *,
         help: str | None = None,  # noqa: A002
+        fix: Fix | None = None,
         also: tuple[Label, ...] = (),
         at_key: bool = False,
     ) -> None:
@@ -464,7 +491,9 @@ class _Resolution:
             )
             labels = (Label(span, label, primary=True), *also)
         rule = FIELD_RULES[code]
-        self.found.append(Diagnostic(code, rule.name, Severity.ERROR, message, labels, (), help))
+        self.found.append(
+            Diagnostic(code, rule.name, Severity.ERROR, message, labels, (), help, fix)
+        )
 
 
 def short(span: Span) -> str:
@@ -483,6 +512,20 @@ def _kind(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"the list {list(value)}"
     return f"`{value}`" if isinstance(value, str) else str(value)
+
+
+def _mended(path: str, kind: str, error: Mapping[str, Any]) -> Fix | None:
+    """The value that was meant: a number in quotes is one, and one out of range has a limit."""
+    written, limits = error["input"], error.get("ctx", {})
+    if kind in ("greater_than_equal", "less_than_equal"):
+        return Put(path, limits["ge" if kind.startswith("greater") else "le"], safe=False)
+    meant = typed(written) if isinstance(written, str) else written
+    wanted = {"int_type": int, "bool_type": bool, "float_type": float}.get(kind)
+    if wanted is int and type(meant) is float and meant.is_integer():
+        meant = int(meant)
+    if wanted is float and type(meant) is int:
+        meant = float(meant)
+    return Put(path, meant) if wanted is not None and type(meant) is wanted else None
 
 
 def _wanted(said: str) -> str:

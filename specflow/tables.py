@@ -39,6 +39,9 @@ def alias_of(name: str, draft: str) -> Alias | None:
     return next(fits, None)
 
 
+# Engines whose flags a recipe may carry under `engine`; a test holds them to the table of engines.
+ENGINES = ("sglang", "vllm", "trtllm", "llamacpp")
+
 # What other engines call our fields.
 ENGINE_NAMES: dict[str, str] = {
     "speculative_algorithm": "draft.algorithm",

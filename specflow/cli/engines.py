@@ -1,62 +1,113 @@
-"""What `explain --engine`, `export` and `import` share: an engine by name, and what it finds."""
+"""What commands share of engines: one by its name and version, and what it makes of a recipe."""
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from specflow.diagnostics import Diagnostic, closest
 from specflow.engines import ENGINES
-from specflow.engines.configs import draft_config, target_config
-from specflow.engines.findings import gaps, refused
-from specflow.engines.outcome import Effective, Refused
-from specflow.engines.recipes import Export, to_args
-from specflow.engines.sglang_tables import PLATFORMS
+from specflow.engines.base import Engine, Export
+from specflow.engines.findings import finding, gaps, overruled, refused
+from specflow.engines.outcome import Effective, Refusal, Refused
+from specflow.engines.versions import nearest
 from specflow.errors import UsageError
 from specflow.recipe import ResolvedRecipe
 
 
 @dataclass(frozen=True)
-class Found:
-    """A recipe at an engine: what it is told, what it makes of it, what was found on the way."""
+class Asked:
+    """An engine at a version whose rules are known, and what there is to say of that version."""
 
-    export: Export
+    engine: Engine
+    version: str
+    findings: tuple[Diagnostic, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """How messages say it: `SGLang 0.5.23`."""
+        return f"{self.engine.title} {self.version}"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A recipe at an engine: what it is told, what it makes of it, what was found on the way.
+
+    export   None where a flag of the recipe is none of the engine's
+    remarks  what the engine overrules, or accepts in vain
+    """
+
+    export: Export | None
     outcome: Effective | Refused
     findings: list[Diagnostic]
+    remarks: list[Diagnostic] = field(default_factory=list)
+
+    @property
+    def starts(self) -> bool:
+        """Whether the engine runs this recipe."""
+        can_say = self.export is not None and not self.export.refused
+        return can_say and isinstance(self.outcome, Effective)
 
 
 def add_engine(parser: argparse.ArgumentParser, text: str, *, required: bool = False) -> None:
     """`--engine` and `--platform`."""
-    parser.add_argument("--engine", metavar="NAME@VERSION", required=required, help=text)
+    known = ", ".join(ENGINES.names())
     parser.add_argument(
-        "--platform", default="h100", help="the machine it is to run on: " + ", ".join(PLATFORMS)
+        "--engine", metavar="NAME[@VERSION]", required=required, help=f"{text}: {known}"
+    )
+    parser.add_argument(
+        "--platform", metavar="NAME", help="the machine it is to run on: h100, b200, cpu ..."
     )
 
 
-def asked_engine(name: str) -> str:
-    """The engine of a row, by its name and version; without a version, if it is the only one."""
-    if name in ENGINES:
-        return name
-    rows = [row for row in ENGINES.names() if row.startswith(f"{name}@")]
-    if len(rows) == 1:
-        return rows[0]
-    near = closest(name, ENGINES.names()) or list(ENGINES.names())
-    raise UsageError(f"no engine `{name}` is known", f"did you mean {' or '.join(near)}?")
+def asked_engine(said: str) -> Asked:
+    """The engine of a row; a version that is not known is the nearest one, and a finding."""
+    name, _, version = said.partition("@")
+    if name not in ENGINES:
+        near = closest(name, ENGINES.names()) or list(ENGINES.names())
+        raise UsageError(f"no engine `{name}` is known", f"did you mean {' or '.join(near)}?")
+    engine = ENGINES[name]
+    if not version:
+        return Asked(engine, engine.versions[-1])
+    try:
+        known = nearest(version, engine.versions)
+    except ValueError as error:
+        offer = f"known are {', '.join(engine.versions)}"
+        raise UsageError(f"`{version}` is no version of {engine.title}", offer) from error
+    if known == version or known.startswith(f"{version}."):
+        return Asked(engine, known)
+    message = f"{engine.title} {version} is not known; judged by the rules of {known}"
+    notes = ("flags, defaults and refusals may have changed between the two",)
+    return Asked(engine, known, (finding("SF115", message, notes=notes),))
 
 
-def resolved_by(engine: str, platform: str, recipe: ResolvedRecipe) -> Found:
+def asked_platform(engine: Engine, name: str | None) -> str:
+    """A machine that the engine knows; its first where none is named."""
+    if name is None:
+        return engine.platforms[0]
+    if name.lower() in engine.platforms:
+        return name.lower()
+    near = closest(name.lower(), engine.platforms) or list(engine.platforms)
+    offer = f"did you mean {' or '.join(near)}?"
+    raise UsageError(f"no platform `{name}` is known to {engine.title}", offer)
+
+
+def resolved_by(asked: Asked, platform: str | None, recipe: ResolvedRecipe) -> Found:
     """A recipe as an engine resolves it."""
-    if platform not in PLATFORMS:
-        near = closest(platform, PLATFORMS) or list(PLATFORMS)
-        raise UsageError(f"no platform `{platform}` is known", f"did you mean {' or '.join(near)}?")
-    export = to_args(recipe, platform)
-    outcome = ENGINES[engine](
-        export.args, target_config(recipe), draft_config(recipe), platform, export.env
-    )
-    findings = [
+    engine, machine = asked.engine, asked_platform(asked.engine, platform)
+    findings = list(asked.findings)
+    try:
+        export = engine.export(recipe, asked.version, machine)
+    except Refusal as refusal:
+        findings.append(finding("SF114", refusal.refused.reason))
+        return Found(None, refusal.refused, findings)
+    findings += [
+        *gaps("SF119", export.refused, recipe),
         *gaps("SF111", export.lost, recipe),
         *gaps("SF112", export.approximate, recipe),
     ]
+    outcome = engine.effective(recipe, export, asked.version, machine)
     if isinstance(outcome, Refused):
-        findings.append(refused(engine, outcome, platform))
-    return Found(export, outcome, findings)
+        findings.append(refused(asked.title, outcome, machine))
+        return Found(export, outcome, findings)
+    return Found(export, outcome, findings, overruled(asked.title, machine, outcome, recipe))

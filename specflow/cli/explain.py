@@ -6,7 +6,7 @@ import argparse
 import json
 
 from specflow.cli.common import CLEAN, FINDINGS, add_format, add_stand_in, is_override, read, tell
-from specflow.cli.engines import add_engine, asked_engine, resolved_by
+from specflow.cli.engines import add_engine, asked_engine, asked_platform, resolved_by
 from specflow.diagnostics import closest
 from specflow.engines import show
 from specflow.engines.outcome import Refused
@@ -21,7 +21,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "words", nargs="*", metavar="FIELD|key=value", help="one field to explain; overrides"
     )
-    add_engine(parser, "show what an engine makes of the recipe: sglang@0.5.23")
+    add_engine(parser, "show what an engine makes of the recipe")
     add_stand_in(parser)
     add_format(parser, "text", "json")
     parser.set_defaults(run=run)
@@ -59,14 +59,15 @@ def _engine(args: argparse.Namespace, resolved: ResolvedRecipe, fields: list[str
     """What the engine runs with, and by which of its rules."""
     if fields:
         raise UsageError("`--engine` explains all flags at once", f"leave out `{fields[0]}`")
-    engine = asked_engine(args.engine)
-    found = resolved_by(engine, args.platform, resolved)
+    asked = asked_engine(args.engine)
+    found = resolved_by(asked, args.platform, resolved)
     tell(found.findings)
-    if isinstance(found.outcome, Refused):
+    if found.export is None or isinstance(found.outcome, Refused):
         return FINDINGS
+    platform = asked_platform(asked.engine, args.platform)
+    about = (asked.engine, asked.version, platform, found.export, found.outcome)
     if args.format == "json":
-        shown = show.as_json(engine, args.platform, found.export, found.outcome)
-        print(json.dumps(shown, indent=2, ensure_ascii=False))
+        print(json.dumps(show.as_json(*about), indent=2, ensure_ascii=False))
     else:
-        print(show.table(engine, args.platform, found.export, found.outcome), end="")
-    return CLEAN
+        print(show.table(*about), end="")
+    return CLEAN if found.starts else FINDINGS

@@ -6,19 +6,20 @@ import argparse
 
 from specflow.cli.common import CLEAN, FINDINGS, add_overrides, add_stand_in, read, tell
 from specflow.cli.engines import add_engine, asked_engine, resolved_by
-from specflow.engines.outcome import Refused
-from specflow.engines.show import FORMATS
+from specflow.errors import UsageError
+
+FORMATS = ("args", "sh", "json", "yaml", "python")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument("recipe", metavar="RECIPE", help="path or pack name")
     add_overrides(parser)
-    add_engine(parser, "the engine to export to: sglang@0.5.23", required=True)
+    add_engine(parser, "the engine to export to", required=True)
     add_stand_in(parser)
     parser.add_argument(
         "--format",
-        choices=tuple(FORMATS),
+        choices=FORMATS,
         default="args",
         help="flags in a line, a script, JSON, the file of `--config`, or lines of Python",
     )
@@ -28,7 +29,13 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the arguments; what they do not say goes to stderr."""
     resolved = read(args.recipe, args.overrides, stand_in=args.stand_in)[1]
-    found = resolved_by(asked_engine(args.engine), args.platform, resolved)
-    tell([*resolved.findings, *found.findings])
-    print(FORMATS[args.format](found.export))
-    return FINDINGS if isinstance(found.outcome, Refused) else CLEAN
+    asked = asked_engine(args.engine)
+    writer = asked.engine.formats.get(args.format)
+    if writer is None:
+        offer = f"it has {', '.join(asked.engine.formats)}"
+        raise UsageError(f"{asked.engine.title} has no `--format {args.format}`", offer)
+    found = resolved_by(asked, args.platform, resolved)
+    tell([*resolved.findings, *found.findings, *found.remarks])
+    if found.export is not None and not found.export.refused:
+        print(writer(found.export, asked.version))
+    return CLEAN if found.starts else FINDINGS

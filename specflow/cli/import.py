@@ -11,11 +11,8 @@ from typing import Any
 import yaml
 
 from specflow.cli.common import CLEAN, FINDINGS, tell
-from specflow.cli.engines import asked_engine
-from specflow.diagnostics import Diagnostic
-from specflow.engines import command_line
+from specflow.cli.engines import Asked, asked_engine
 from specflow.engines.findings import finding, gaps
-from specflow.engines.imports import from_args
 from specflow.engines.outcome import Refusal
 from specflow.errors import UsageError
 
@@ -30,7 +27,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--engine",
-        metavar="NAME@VERSION",
+        metavar="NAME[@VERSION]",
         required=True,
         help="whose arguments they are: sglang@0.5.23",
     )
@@ -39,39 +36,53 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print a recipe; the flags it does not hold go to stderr."""
-    asked_engine(args.engine)
+    asked = asked_engine(args.engine)
     if (args.file is None) == (args.args is None):
         raise UsageError("name a file, or give `--args`", "`specflow import --help` has both")
     try:
-        given, env = _read(args.file, args.args)
+        given, env = given_to(asked, args.file, args.args)
     except Refusal as refusal:
-        tell([finding("SF114", refusal.refused.reason)])
+        tell([*asked.findings, finding("SF114", refusal.refused.reason)])
         return FINDINGS
-    found = from_args(given, env)
-    lost: list[Diagnostic] = gaps("SF113", found.lost, None)
-    tell(lost)
+    found = asked.engine.load(given, env, asked.version)
+    tell(
+        [
+            *asked.findings,
+            *gaps("SF118", found.refused, None),
+            *gaps("SF113", found.lost, None),
+            *gaps("SF112", found.approximate, None),
+        ]
+    )
+    if found.refused:
+        return FINDINGS
     origin = args.file or "the command line"
-    print(f"# Imported from {args.engine} arguments ({origin}); `specflow validate` checks it.")
+    name = f"{asked.engine.name}@{asked.version}"
+    print(f"# Imported from {name} arguments ({origin}); `specflow validate` checks it.")
     print(yaml.safe_dump(dict(found.written), sort_keys=False, default_flow_style=None), end="")
     return CLEAN
 
 
-def _read(file: str | None, text: str | None) -> tuple[dict[str, Any], dict[str, str]]:
+def given_to(
+    asked: Asked, file: str | None, text: str | None
+) -> tuple[dict[str, Any], dict[str, str]]:
     """Arguments and variables, of a text or of a file of any of the exported formats."""
+    engine, version = asked.engine, asked.version
     if file is None:
-        return command_line.read(text or "")
+        return engine.read(text or "", version)
     try:
         said = Path(file).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise UsageError(f"`{file}` cannot be read: {error}", "name a text file") from error
     mapping = _mapping(file, said)
     if mapping is None:
-        return command_line.read(said)
+        return engine.read(said, version)
     if isinstance(mapping.get("args"), dict):
         env = mapping.get("env")
         variables = env if isinstance(env, dict) else {}
-        return command_line.typed(mapping["args"]), {str(k): str(v) for k, v in variables.items()}
-    return command_line.typed(mapping), {}
+        return engine.typed(mapping["args"], version), {
+            str(k): str(v) for k, v in variables.items()
+        }
+    return engine.typed(mapping, version), {}
 
 
 def _mapping(file: str, said: str) -> dict[str, Any] | None:

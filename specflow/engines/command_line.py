@@ -8,17 +8,17 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from specflow.engines.flags import TABLE_ROW, Flag, Flags
 from specflow.engines.outcome import Refusal, Refused
-from specflow.engines.sglang_flags import Flag, checked, flags, name_of
 
 _VARIABLE = re.compile(r"([A-Z][A-Z0-9_]*)=(.*)", re.S)
 
 
-def words(args: Mapping[str, Any]) -> list[str]:
+def words(flags: Flags, args: Mapping[str, Any]) -> list[str]:
     """Arguments as words: `--tp-size 2 --speculative-adaptive`."""
     out: list[str] = []
     for name, value in args.items():
-        flag = flags()[name]
+        flag = flags[name]
         if value is None:
             continue
         if value is True:
@@ -28,14 +28,27 @@ def words(args: Mapping[str, Any]) -> list[str]:
         elif isinstance(value, list | tuple):
             out += [flag.option, *map(str, value)]
         else:
-            shown = json.dumps(value) if isinstance(value, dict) else str(value)
+            shown = json.dumps(value) if isinstance(value, Mapping) else str(value)
             # `--flag=-1`: a value that looks like an option is bound to its own.
             out += [f"{flag.option}={shown}"] if shown.startswith("-") else [flag.option, shown]
     return out
 
 
-def read(text: str) -> tuple[dict[str, Any], dict[str, str]]:
+def read(flags: Flags, text: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Arguments and variables of a command line; other words before the flags are passed by."""
+    env, found = split(text)
+    # `python -m sglang.launch_server --tp-size 2`: what starts the server is no flag of it.
+    start = (i for i, word in enumerate(found) if _starts(flags, word))
+    return _flags(flags, found[next(start, len(found)) :]), env
+
+
+def _starts(flags: Flags, word: str) -> bool:
+    """Whether a word is a flag: a long one, or a short one that the engine has."""
+    return word.startswith("--") or (_is_option(word) and word.lstrip("-") in flags.spellings)
+
+
+def split(text: str) -> tuple[dict[str, str], list[str]]:
+    """The variables in front of a command line, and its words."""
     try:
         # A line that ends in a backslash goes on in the next, as in a script.
         found = shlex.split(text.replace("\\\n", " "), comments=True)
@@ -48,44 +61,48 @@ def read(text: str) -> tuple[dict[str, Any], dict[str, str]]:
         variable = _VARIABLE.fullmatch(word)
         if variable:
             env[variable[1]] = variable[2]
-    start = next((i for i, word in enumerate(found) if word.startswith("--")), len(found))
-    return _flags(found[start:]), env
+    return env, found
 
 
-def typed(args: Mapping[Any, Any]) -> dict[str, Any]:
+def typed(flags: Flags, args: Mapping[Any, Any]) -> dict[str, Any]:
     """Arguments of a file, by name; text for a number is a number, as on the command line."""
     out = {}
     for key, value in args.items():
-        flag = flags()[name_of(key)]
+        flag = flags[flags.name_of(key)]
         out[flag.name] = _value(flag, [value]) if isinstance(value, str) else value
-    return checked(out)
+    return flags.checked(out)
 
 
-def _flags(found: Sequence[str]) -> dict[str, Any]:
+def _flags(flags: Flags, found: Sequence[str]) -> dict[str, Any]:
     args: dict[str, Any] = {}
     i = 0
     while i < len(found):
         word, values, i = found[i], [], i + 1
-        if not word.startswith("--"):
+        if not _is_option(word):
             _refuse(f"`{word[:60]}` is no flag")
         option, bound, value = word.partition("=")
         if bound:
             values = [value]
-        while not bound and i < len(found) and not found[i].startswith("--"):
+        while not bound and i < len(found) and not _is_option(found[i]):
             values.append(found[i])
             i += 1
-        flag, off = _named(option)
+        flag, off = _named(flags, option)
         args[flag.name] = False if off else _value(flag, values)
-    return checked(args)
+    return flags.checked(args)
 
 
-def _named(option: str) -> tuple[Flag, bool]:
+def _is_option(word: str) -> bool:
+    """`--flag` or `-m`; `-1` is a number."""
+    return word.startswith("--") or (len(word) > 1 and word[0] == "-" and word[1].isalpha())
+
+
+def _named(flags: Flags, option: str) -> tuple[Flag, bool]:
     """A flag by its option, and whether it is the `--no-` of one."""
     bare = option.lstrip("-").replace("-", "_")
     positive = bare.removeprefix("no_")
-    if positive != bare and positive in flags() and flags()[positive].type.startswith("bool"):
-        return flags()[positive], True
-    return flags()[name_of(option)], False
+    if positive != bare and positive in flags and flags[positive].type.startswith("bool"):
+        return flags[positive], True
+    return flags[flags.name_of(option)], False
 
 
 def _value(flag: Flag, values: Sequence[str]) -> Any:
@@ -102,7 +119,17 @@ def _value(flag: Flag, values: Sequence[str]) -> Any:
     if kind == "bool":
         known = {"true": True, "false": False}
         return known.get(word.lower(), word)
+    if kind == "map":
+        return _object(flag, word)
     return _number(word) if kind in ("int", "float") else word
+
+
+def _object(flag: Flag, word: str) -> Any:
+    """A JSON object, as a command line quotes it."""
+    try:
+        return json.loads(word)
+    except (ValueError, RecursionError):
+        _refuse(f"{flag.option} takes a JSON object, not {word[:80]!r}")
 
 
 def _number(word: str) -> Any:
@@ -115,4 +142,4 @@ def _number(word: str) -> Any:
 
 
 def _refuse(reason: str) -> NoReturn:
-    raise Refusal(Refused("1.1", reason, "SystemExit"))
+    raise Refusal(Refused(TABLE_ROW, reason, "SystemExit"))

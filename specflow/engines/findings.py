@@ -1,13 +1,14 @@
-"""What is found where a recipe meets an engine: SF110 to SF114, and their manuals."""
+"""What is found where a recipe meets an engine: SF110 to SF119, and their manuals."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from specflow.diagnostics import Diagnostic, Label, Severity
-from specflow.engines.outcome import Refused
-from specflow.engines.recipes import Gap
+from specflow.engines.base import Gap
+from specflow.engines.outcome import Effective, Kind, Refused
 from specflow.recipe import ResolvedRecipe
+from specflow.tables import ENGINE_NAMES
 
 ENGINE_RULES = {
     "SF110": (
@@ -70,6 +71,65 @@ A flag that the engine has not, or a value of another type, would stop the engin
 Correct the flag; the nearest known ones are named.
 """,
     ),
+    "SF115": (
+        "unknown-engine-version",
+        """The rules of the version that is asked for are known.
+
+## Why
+Engines change their rules from month to month. A version that is not in the table is judged by the
+nearest one that is, and what it says may be out of date.
+
+## Fix
+Ask for a version that is known, or check what the finding names against the engine itself.
+""",
+    ),
+    "SF116": (
+        "engine-overrules",
+        """An engine runs what a recipe says.
+
+## Why
+Some engines replace a value that they do not want by another, with a line in a log or without one.
+What is measured then is not what was asked for.
+
+## Fix
+Write the value that the engine runs, or leave the field out.
+""",
+    ),
+    "SF117": (
+        "engine-accepts-in-vain",
+        """What an engine accepts has an effect there, and goes on to run.
+
+## Why
+Not every argument is checked when an engine starts: some are ignored, some fail at the first
+request. The rule that says so is named.
+
+## Fix
+Leave the field out, or change it as the finding says.
+""",
+    ),
+    "SF118": (
+        "foreign-contradiction",
+        """Arguments of an engine do not contradict each other.
+
+## Why
+Two flags that say the same thing differently leave open which was meant, and no recipe is guessed.
+
+## Fix
+Keep the one that is meant.
+""",
+    ),
+    "SF119": (
+        "engine-cannot-run",
+        """What a recipe is about exists in the engine.
+
+## Why
+Without it the engine would run another recipe: a chain where a tree was asked for, or no draft at
+all. Such an export is refused rather than guessed.
+
+## Fix
+Choose another engine, or write the recipe in terms this one has.
+""",
+    ),
 }
 SEVERITIES = {
     "SF110": Severity.ERROR,
@@ -77,6 +137,11 @@ SEVERITIES = {
     "SF112": Severity.NOTE,
     "SF113": Severity.WARNING,
     "SF114": Severity.ERROR,
+    "SF115": Severity.WARNING,
+    "SF116": Severity.WARNING,
+    "SF117": Severity.WARNING,
+    "SF118": Severity.ERROR,
+    "SF119": Severity.ERROR,
 }
 
 
@@ -111,3 +176,33 @@ def gaps(code: str, found: Iterable[Gap], recipe: ResolvedRecipe | None) -> list
 def _labels(path: str, recipe: ResolvedRecipe | None) -> tuple[Label, ...]:
     place = recipe.ledger[path].place if recipe is not None and path in recipe else None
     return () if place is None else (Label(place.value, "", primary=True),)
+
+
+def overruled(
+    title: str, platform: str, found: Effective, recipe: ResolvedRecipe
+) -> list[Diagnostic]:
+    """What the engine replaces, or accepts in vain: asked, effective, by which of its rules."""
+    out = []
+    for d in found.decisions:
+        if d.overrides:
+            at = d.field.replace("_", "-")
+            message = f"{title} on {platform} will run {d.value!r}, not {d.asked!r}: `--{at}`"
+            notes = (f"row {d.rule} of its rules: {d.because}",)
+            out.append(finding("SF116", message, _labels(_field_of(d.field), recipe), notes))
+    for note in found.notes:
+        if note.kind is not Kind.TOLD:
+            said = f"{title} on {platform} {_IN_VAIN[note.kind]}: {note.text}"
+            out.append(finding("SF117", said, notes=(f"row {note.rule} of its rules",)))
+    return out
+
+
+_IN_VAIN = {
+    Kind.WARNS: "accepts it without effect",
+    Kind.AT_START: "fails when it starts or at the first use",
+    Kind.UNCHECKED: "does not check it",
+}
+
+
+def _field_of(flag: str) -> str:
+    """The field of a recipe that a flag says, where there is one."""
+    return ENGINE_NAMES.get(flag, f"engine.{flag}")

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from specflow.engines.base import Engine, Export
 from specflow.engines.command_line import words
+from specflow.engines.flags import Flags
 from specflow.engines.outcome import Effective, Kind
-from specflow.engines.recipes import Export
-from specflow.engines.sglang_flags import flags
 from specflow.explain import columns, spelled
 
 COLUMNS = ("flag", "asked", "runs", "rule", "because")
-# Shown whether or not anything happened to them: a server decides them, a recipe says little.
-SIDE = (
-    *("attention_backend", "page_size", "max_running_requests", "disable_overlap_schedule"),
-    *("enable_mixed_chunk", "chunked_prefill_size", "kv_cache_dtype"),
-)
 NOTHING = "-"
 
 
-def table(engine: str, platform: str, export: Export, found: Effective) -> str:
+def table(engine: Engine, version: str, platform: str, export: Export, found: Effective) -> str:
     """Asked, effective, by which rule; then side effects, variables and remarks."""
+    flags = engine.flags(version)
     about = [f for f in found.values if "spec" in f and _told(f, export, found)]
-    lines = [f"{engine} on {platform}", ""]
-    lines += columns([COLUMNS, *(_row(name, export, found) for name in about)])
-    side = [f for f in (*SIDE, *_others(export, found)) if f not in about]
-    lines += ["", *columns([("beside", *COLUMNS[1:]), *(_row(n, export, found) for n in side)])]
+    lines = [f"{engine.name}@{version} on {platform}", ""]
+    lines += columns([COLUMNS, *(_row(flags, name, export, found) for name in about)])
+    side = [f for f in (*engine.side, *_others(export, found, engine)) if f not in about]
+    rows = [_row(flags, name, export, found) for name in side]
+    lines += ["", *columns([("beside", *COLUMNS[1:]), *rows])] if rows else []
     if export.env:
         lines += ["", *columns([(name, value) for name, value in export.env.items()])]
     for kind in Kind:
@@ -52,49 +49,54 @@ _HEADS = {
 }
 
 
-def _others(export: Export, found: Effective) -> list[str]:
+def _others(export: Export, found: Effective, engine: Engine) -> list[str]:
     decided = [d.field for d in found.decisions if "spec" not in d.field]
-    given = [name for name in export.args if "spec" not in name and name != "model_path"]
-    return [f for f in dict.fromkeys((*given, *decided)) if f not in SIDE and f != "device"]
+    models = ("model_path", "model", "device")
+    given = [n for n in export.args if "spec" not in n and n in found.values]
+    return [f for f in dict.fromkeys((*given, *decided)) if f not in (*engine.side, *models)]
 
 
-def _row(name: str, export: Export, found: Effective) -> tuple[str, ...]:
+def _row(flags: Flags, name: str, export: Export, found: Effective) -> tuple[str, ...]:
     decision = found.decision(name)
     asked = spelled(export.args[name]) if name in export.args else NOTHING
     runs = NOTHING if found[name] is None else spelled(found[name])
+    option = flags[name].option if name in flags else name
     if decision is None:
-        return (flags()[name].option, asked, runs, "", "" if name in export.args else "its default")
+        return (option, asked, runs, "", "" if name in export.args else "its default")
     over = "overrules what was asked: " if decision.overrides else ""
-    return (flags()[name].option, asked, runs, decision.rule, over + decision.because)
+    return (option, asked, runs, decision.rule, over + decision.because)
 
 
-def as_json(engine: str, platform: str, export: Export, found: Effective) -> dict[str, Any]:
+def as_json(
+    engine: Engine, version: str, platform: str, export: Export, found: Effective
+) -> dict[str, Any]:
     """The same as plain values."""
+    shown = (*(name for name in export.args if name in found.values), *engine.side)
     return {
-        "engine": engine,
+        "engine": f"{engine.name}@{version}",
         "platform": platform,
         "asked": dict(export.args),
         "env": dict(export.env),
         "effective": {d.field: d.value for d in found.decisions}
-        | {name: found[name] for name in (*export.args, *SIDE)},
+        | {name: found[name] for name in shown},
         "decisions": [vars(d) for d in found.decisions],
         "notes": [vars(n) | {"kind": n.kind.value} for n in found.notes],
     }
 
 
-def as_args(export: Export) -> str:
+def as_args(flags: Flags, export: Export) -> str:
     """One line, as it stands behind the command."""
-    return shlex.join(words(export.args))
+    return shlex.join(words(flags, export.args))
 
 
-def as_script(export: Export) -> str:
+def as_script(command: str, flags: Flags, export: Export) -> str:
     """A script that starts the server, with the files and variables it needs."""
     lines = ["#!/bin/sh", "set -eu"]
     for name, text in export.files.items():
         lines += [f"cat > {shlex.quote(name)} <<'END'", *text.splitlines(), "END"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in export.env.items()]
-    lines += ["exec python -m sglang.launch_server \\"]
-    lines += [f"  {part} \\" for part in _grouped(words(export.args))]
+    lines += [f"exec {command} \\"]
+    lines += [f"  {part} \\" for part in _grouped(words(flags, export.args))]
     lines[-1] = lines[-1].removesuffix(" \\")
     return "\n".join(lines)
 
@@ -128,22 +130,10 @@ def as_config(export: Export) -> str:
     return "\n".join(lines)
 
 
-def as_python(export: Export) -> str:
-    """Lines that make an engine in a Python program."""
+def preamble(export: Export) -> list[str]:
+    """Lines of Python before an engine is made: its variables, and the files it reads."""
     lines = ["import os", ""] if export.env else []
     lines += [f"os.environ[{name!r}] = {value!r}" for name, value in export.env.items()]
     lines += ["from pathlib import Path", ""] if export.files else []
     lines += [f"Path({name!r}).write_text({text!r})" for name, text in export.files.items()]
-    lines += ["import sglang", "", "engine = sglang.Engine("]
-    lines += [f"    {name}={value!r}," for name, value in export.args.items()]
-    lines += [")", f"params = {dict(export.requests)!r}"]
-    return "\n".join(lines)
-
-
-FORMATS: Mapping[str, Callable[[Export], str]] = {
-    "args": as_args,
-    "sh": as_script,
-    "json": as_mapping,
-    "yaml": as_config,
-    "python": as_python,
-}
+    return lines

@@ -61,14 +61,43 @@ def test_an_export_comes_back_from_every_format_that_can_be_read(capsys, tmp_pat
         )
 
 
-def test_flags_that_no_field_says_are_warned_of(capsys) -> None:
+def test_flags_that_no_field_says_go_under_engine(capsys) -> None:
     words = "--model-path m --speculative-algorithm NGRAM --tp-size 8"
     assert main(["import", *SGLANG, "--args", words]) == 0
     captured = capsys.readouterr()
-    assert "warning[SF113]: `--tp-size`" in captured.err
+    assert not captured.err
     written = yaml.safe_load(captured.out)
     assert written["target"] == {"model": "m"}
     assert written["draft"] == {"algorithm": "NGRAM", "breadth": [1, 10]}
+    assert written["engine"] == {"sglang": {"tp_size": 8}}
+
+
+def test_a_flag_that_the_engine_has_not_is_a_finding_of_the_recipe(capsys) -> None:
+    code = main(["export", "pico/ngram", *SGLANG, "engine.sglang.tp_sise=8"])
+    captured = capsys.readouterr()
+    assert code == 1
+    assert "error[SF114]" in captured.err
+    assert "did you mean tp_size" in captured.err
+    assert not captured.out
+
+
+def test_a_version_that_is_not_known_is_judged_by_the_nearest(capsys) -> None:
+    assert main(["explain", "pico/eagle", "--engine", "sglang@0.5.30"]) == 0
+    captured = capsys.readouterr()
+    assert (
+        "warning[SF115]: SGLang 0.5.30 is not known; judged by the rules of 0.5.23" in captured.err
+    )
+    assert captured.out.startswith("sglang@0.5.23 on h100")
+    assert main(["explain", "pico/eagle", "--engine", "sglang@0.5"]) == 0
+    assert "SF115" not in capsys.readouterr().err
+    assert main(["explain", "pico/eagle", "--engine", "sglang@newest"]) == 2
+
+
+def test_an_export_says_what_the_engine_will_overrule(capsys) -> None:
+    words = ["export", "pico/dflash", *SGLANG, "engine.sglang.speculative_num_steps=3"]
+    assert main(words) == 0
+    err = capsys.readouterr().err
+    assert "warning[SF116]: SGLang 0.5.23 on h100 will run 1, not 3" in err
 
 
 def test_a_misspelt_flag_is_a_finding(capsys) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from specflow.engines.outcome import Effective, Refused
-from specflow.engines.sglang import effective
+from specflow.engines.sglang.resolver import effective
 
 HERE = Path(__file__).parent
 

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specflow.engines.command_line import read, words
-from specflow.engines.imports import from_args
 from specflow.engines.outcome import Effective, Refusal, Refused
-from specflow.engines.sglang import effective
-from specflow.engines.sglang_flags import flags
-from specflow.engines.sglang_model import Config
-from specflow.engines.sglang_tables import (
+from specflow.engines.sglang.flags import FLAGS
+from specflow.engines.sglang.imports import from_args
+from specflow.engines.sglang.model import Config
+from specflow.engines.sglang.resolver import effective
+from specflow.engines.sglang.tables import (
     ALGORITHMS,
     ASSISTANTS,
     BUNDLED_MTP,
@@ -52,7 +52,7 @@ ENV = st.dictionaries(
 
 def of_type(name: str) -> st.SearchStrategy[Any]:
     """A value of a flag's own type, mostly a likely one."""
-    flag = flags()[name]
+    flag = FLAGS.all[name]
     if name == "speculative_algorithm":
         return NAMES
     if flag.choices:
@@ -68,7 +68,7 @@ def of_type(name: str) -> st.SearchStrategy[Any]:
     return by_type[flag.type.rstrip("?")]
 
 
-SPECULATIVE = sorted(n for n in flags() if n.startswith("speculative_") or "spec" in n)
+SPECULATIVE = sorted(n for n in FLAGS.all if n.startswith("speculative_") or "spec" in n)
 USUAL = (
     *("attention_backend", "page_size", "tp_size", "pp_size", "attn_dp_size", "enable_dp_lm_head"),
     *("disaggregation_mode", "enable_mixed_chunk", "kv_cache_dtype", "enable_lora", "device"),
@@ -76,7 +76,7 @@ USUAL = (
 )
 TYPED = st.lists(
     st.one_of(
-        st.sampled_from(SPECULATIVE), st.sampled_from(USUAL), st.sampled_from(sorted(flags()))
+        st.sampled_from(SPECULATIVE), st.sampled_from(USUAL), st.sampled_from(sorted(FLAGS.all))
     ),
     max_size=7,
     unique=True,
@@ -90,7 +90,7 @@ LIKELY = st.fixed_dictionaries(
     },
 )
 ANY = st.dictionaries(
-    st.one_of(st.sampled_from(sorted(flags())), st.text(max_size=9)), ODD, max_size=6
+    st.one_of(st.sampled_from(sorted(FLAGS.all)), st.text(max_size=9)), ODD, max_size=6
 )
 ARGS = st.one_of(ANY, TYPED, LIKELY, st.builds(lambda a, b: {**a, **b}, LIKELY, TYPED))
 ARCHITECTURES = sorted({"LlamaForCausalLM", *BUNDLED_MTP, *WITH_MTP, *HYBRID_MAMBA, *ASSISTANTS})
@@ -125,7 +125,7 @@ def test_any_arguments_have_an_outcome_and_always_the_same(
         assert first[decision.field] == decision.value
         assert decision.because
     decided = {d.field for d in first.decisions}
-    for name, flag in flags().items():
+    for name, flag in FLAGS.all.items():
         if name not in decided and name not in {"model_path", "speculative_draft_model_path"}:
             assert first[name] in (args.get(name), flag.default) or name not in args
 
@@ -167,7 +167,7 @@ LINES = st.one_of(
     st.text(max_size=60),
     st.lists(
         st.one_of(
-            st.sampled_from([*(f.option for f in flags().values())]),
+            st.sampled_from([*(f.option for f in FLAGS.all.values())]),
             st.sampled_from(["1", "-1", "true", "x", "'", "--no-x", "A=1", "NGRAM", "--tp-size=2"]),
             st.text(max_size=5),
         ),
@@ -180,10 +180,10 @@ LINES = st.one_of(
 @given(line=LINES)
 def test_any_line_is_read_or_refused_and_what_is_read_is_a_recipe(line) -> None:
     try:
-        args, env = read(line)
+        args, env = read(FLAGS, line)
     except Refusal:
         return
     assert isinstance(effective(args, LLAMA), Effective | Refused)
     found = from_args(args, env)
-    assert set(found.written) <= {"target", "draft", "verify", "run"}
-    assert read(shlex.join(words(args)))[0] == args
+    assert set(found.written) <= {"target", "draft", "verify", "run", "engine"}
+    assert read(FLAGS, shlex.join(words(FLAGS, args)))[0] == args

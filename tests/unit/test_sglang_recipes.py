@@ -9,14 +9,16 @@ import yaml
 
 from specflow.engines.command_line import read, words
 from specflow.engines.configs import draft_config, target_config
-from specflow.engines.imports import from_args
 from specflow.engines.outcome import Effective, Refusal
-from specflow.engines.recipes import to_args
-from specflow.engines.sglang import effective
-from specflow.engines.show import FORMATS
+from specflow.engines.sglang.exports import to_args
+from specflow.engines.sglang.flags import FLAGS
+from specflow.engines.sglang.imports import from_args
+from specflow.engines.sglang.resolver import effective
+from specflow.engines.sglang.row import ENGINE
+from specflow.errors import RecipeError
 from specflow.load import load, loads
 from specflow.packs import find
-from specflow.recipe import ResolvedRecipe
+from specflow.recipe import ResolvedRecipe, dump
 from specflow.resolve import resolve
 from tests.conftest import RECIPES, ROOT
 
@@ -53,7 +55,10 @@ def test_a_recipe_goes_across_and_comes_back(path, tmp_path, monkeypatch) -> Non
     for name, text in export.files.items():
         (tmp_path / name).write_text(text)
     args, env = read(
-        " ".join(f"{k}={v}" for k, v in export.env.items()) + " " + shlex.join(words(export.args))
+        FLAGS,
+        " ".join(f"{k}={v}" for k, v in export.env.items())
+        + " "
+        + shlex.join(words(FLAGS, export.args)),
     )
     assert (args, env) == (dict(export.args), dict(export.env))
     allow = {"allow": dict.fromkeys(recipe.allow, "as the first recipe has it")}
@@ -184,16 +189,66 @@ def test_a_tree_names_a_backend_that_has_trees() -> None:
     ],
 )
 def test_a_command_line_becomes_fields(line, fields) -> None:
-    args, env = read(line)
+    args, env = read(FLAGS, line)
     found = from_args(args, env)
     assert found.written == fields
     assert not found.lost
 
 
-def test_flags_without_a_field_are_named() -> None:
-    args, env = read("--tp-size 8 --kv-cache-dtype fp8_e4m3 --speculative-algorithm UNO")
-    lost = {gap.at for gap in from_args(args, env).lost}
-    assert lost == {"--tp-size", "--kv-cache-dtype", "--speculative-algorithm"}
+def test_flags_without_a_field_pass_through_both_ways() -> None:
+    line = (
+        "SGLANG_ENABLE_PP_SPEC=1 --model-path builtin:pico-llama --tp-size 8 "
+        "--kv-cache-dtype fp8_e4m3 --speculative-algorithm NGRAM --attention-backend fa3"
+    )
+    args, env = read(FLAGS, line)
+    found = from_args(args, env)
+    kept = {"tp_size": 8, "kv_cache_dtype": "fp8_e4m3", "attention_backend": "fa3"}
+    variables = {"env": {"SGLANG_ENABLE_PP_SPEC": "1"}}
+    assert found.written["engine"] == {"sglang": kept | variables}
+    assert not found.lost
+    export = to_args(of(yaml.safe_dump(dict(found.written))))
+    assert {name: export.args[name] for name in kept} == kept
+    assert export.env == variables["env"]
+
+
+def test_a_draft_that_no_recipe_has_is_lost() -> None:
+    args, env = read(FLAGS, "--speculative-algorithm UNO")
+    assert {gap.at for gap in from_args(args, env).lost} == {"--speculative-algorithm"}
+
+
+def test_a_flag_that_a_field_says_is_refused_where_it_says_otherwise() -> None:
+    text = (
+        "target: {model: builtin:pico-llama}\n"
+        "draft: {algorithm: STANDALONE, model: builtin:pico-llama-s, num_steps: 3}\n"
+        "engine: {sglang: {speculative_num_steps: HERE}}\n"
+    )
+    assert [gap.at for gap in to_args(of(text.replace("HERE", "4"))).refused] == [
+        "engine.sglang.speculative_num_steps"
+    ]
+    assert not to_args(of(text.replace("HERE", "3"))).refused
+
+
+@pytest.mark.parametrize(
+    ("engine", "code"),
+    [
+        ("{sglang: 3}", "SF002"),
+        ("{sglnag: {tp_size: 2}}", "SF001"),
+        ("[sglang]", "SF002"),
+    ],
+)
+def test_a_block_that_holds_no_flags_is_a_finding(engine, code) -> None:
+    text = f"target: {{model: builtin:pico-llama}}\ndraft: {{algorithm: NGRAM}}\nengine: {engine}"
+    with pytest.raises(RecipeError) as caught:
+        of(text)
+    assert {d.code for d in caught.value.diagnostics} == {code}
+
+
+def test_flags_for_an_engine_leave_the_step_alone() -> None:
+    text = "target: {model: builtin:pico-llama}\ndraft: {algorithm: NGRAM}\n"
+    plain, with_flags = of(text), of(text + "engine: {sglang: {tp_size: 4}}")
+    assert plain.fingerprint == with_flags.fingerprint
+    assert with_flags["engine.sglang.tp_size"] == 4
+    assert dump(with_flags)["engine"] == {"sglang": {"tp_size": 4}}
 
 
 @pytest.mark.parametrize(
@@ -208,7 +263,7 @@ def test_flags_without_a_field_are_named() -> None:
 )
 def test_what_is_no_argument_is_refused(line) -> None:
     with pytest.raises(Refusal):
-        read(line)
+        read(FLAGS, line)
 
 
 def test_values_survive_the_command_line() -> None:
@@ -219,13 +274,13 @@ def test_values_survive_the_command_line() -> None:
         "lora_paths": ["x", "y z"],
         "speculative_accept_threshold_acc": 0.25,
     }
-    assert read(shlex.join(words(args)))[0] == args
+    assert read(FLAGS, shlex.join(words(FLAGS, args)))[0] == args
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", ENGINE.formats)
 def test_every_format_of_an_export_says_every_argument(form) -> None:
     export = to_args(resolve(load(find("pico/dspark_planned"))))
-    text = FORMATS[form](export)
+    text = ENGINE.formats[form](export, "0.5.23")
     for value in export.args.values():
         assert str(value) in text
     assert form == "args" or "SGLANG_RAGGED_VERIFY_MODE" in text
@@ -233,5 +288,7 @@ def test_every_format_of_an_export_says_every_argument(form) -> None:
 
 def test_exported_python_parses() -> None:
     for path in RECIPES:
-        compile(FORMATS["python"](to_args(resolve(load(path)))), "export.py", "exec")
+        compile(
+            ENGINE.formats["python"](to_args(resolve(load(path))), "0.5.23"), "export.py", "exec"
+        )
     assert ROOT.exists()

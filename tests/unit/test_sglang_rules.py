@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from specflow.engines.outcome import Effective, Kind, Refused
-from specflow.engines.sglang import effective
-from specflow.engines.sglang_flags import flags
+from specflow.engines.sglang.flags import FLAGS
+from specflow.engines.sglang.resolver import effective
 from tests.conftest import ROOT
 
 LLAMA = {
@@ -692,7 +692,7 @@ def test_a_row_that_sets_a_value_sets_it(row) -> None:
     assert isinstance(row.expect, dict)
     expected = {SHORT.get(k, k): v for k, v in row.expect.items()}
     assert {k: got[k] for k in expected} == expected
-    changed = [k for k in expected if expected[k] != row.long.get(k, flags()[k].default)]
+    changed = [k for k in expected if expected[k] != row.long.get(k, FLAGS.all[k].default)]
     for name in changed:
         decision = got.decision(name)
         assert decision is not None
@@ -761,4 +761,4 @@ def test_a_rule_reads_flags_that_there_are(path) -> None:
     text = path.read_text()
     named = re.findall(r'run(?:\.asked)?\[\s*"([a-z0-9_]+)"\s*\]|run\.set\(\s*"([a-z0-9_]+)"', text)
     names = {name for pair in named for name in pair if name}
-    assert names <= set(flags())
+    assert names <= set(FLAGS.all)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from specflow.engines.outcome import Run
-from specflow.engines.sglang_env import PLAN_STREAM, PP_SPEC
-from specflow.engines.sglang_names import NAME
-from specflow.engines.sglang_start import Given, attention_dp
-from specflow.engines.sglang_tables import EAGLES, MIXED_CHUNK
+from specflow.engines.sglang.env import PLAN_STREAM, PP_SPEC
+from specflow.engines.sglang.names import NAME
+from specflow.engines.sglang.start import Given, attention_dp
+from specflow.engines.sglang.tables import EAGLES, MIXED_CHUNK
 
 
 def engine_start(run: Run, given: Given) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from specflow.engines.outcome import Run
-from specflow.engines.sglang_names import NAME
-from specflow.engines.sglang_start import Given, attention_dp, backends
-from specflow.engines.sglang_tables import (
+from specflow.engines.sglang.names import NAME
+from specflow.engines.sglang.start import Given, attention_dp, backends
+from specflow.engines.sglang.tables import (
     EAGLES,
     LAYERNORM_SP,
     UNIFIED_MHA,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from specflow.engines.outcome import Kind, Run
-from specflow.engines.sglang_tables import RAGGED_MODES
+from specflow.engines.sglang.tables import RAGGED_MODES
 
 RAGGED = "SGLANG_RAGGED_VERIFY_MODE"
 COORDINATION = "SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from specflow.engines.sglang_tables import (
+from specflow.engines.sglang.tables import (
     ASSISTANTS,
     DEEPSEEK_FAMILY,
     HYBRID_MAMBA,

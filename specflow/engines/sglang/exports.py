@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
+from specflow.engines.base import Export, Out, model_of
 from specflow.engines.configs import draft_config, target_config
 from specflow.engines.outcome import START, Effective, Refused
-from specflow.engines.sglang import effective
-from specflow.engines.sglang_env import LAG, RAGGED
-from specflow.engines.sglang_names import DRAFT, NAME, STEPS, TOKENS, TOPK
-from specflow.engines.sglang_tables import ADAPTIVE_SLOTS, EAGLES, MIXED_CHUNK
-from specflow.provenance import Origin
+from specflow.engines.sglang.env import LAG, RAGGED
+from specflow.engines.sglang.flags import FLAGS
+from specflow.engines.sglang.names import DRAFT, NAME, STEPS, TOKENS, TOPK
+from specflow.engines.sglang.resolver import effective
+from specflow.engines.sglang.tables import ADAPTIVE_SLOTS, EAGLES, MIXED_CHUNK
 from specflow.recipe import ResolvedRecipe
 
 SLOTS_FILE = "adaptive_slots.json"
@@ -21,67 +20,6 @@ SLOTS_FILE = "adaptive_slots.json"
 NAMES = {"MULTI_LAYER_EAGLE": "EAGLE"}
 SERIAL = ("STANDALONE", "EAGLE", "EAGLE3", "MULTI_LAYER_EAGLE", "FROZEN_KV_MTP")
 ORDERS = {"recency": "BFS", "frequency": "PROB"}
-WRITTEN = (Origin.USER, Origin.OVERRIDE, Origin.ALIAS)
-
-
-@dataclass(frozen=True)
-class Gap:
-    """A field, or a flag, that does not go across as it is."""
-
-    at: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Export:
-    """A recipe for an engine.
-
-    args         flags by name
-    env          variables that the server reads
-    files        files that the arguments name and that are not there yet, by name
-    requests     what a request says, not the server
-    lost         what the engine cannot say: it will do otherwise
-    approximate  what it says differently
-    """
-
-    args: Mapping[str, Any]
-    env: Mapping[str, str]
-    files: Mapping[str, str]
-    requests: Mapping[str, Any]
-    lost: tuple[Gap, ...]
-    approximate: tuple[Gap, ...]
-
-
-@dataclass
-class _Out:
-    """An export in the making."""
-
-    recipe: ResolvedRecipe
-    args: dict[str, Any] = field(default_factory=dict)
-    env: dict[str, str] = field(default_factory=dict)
-    files: dict[str, str] = field(default_factory=dict)
-    requests: dict[str, Any] = field(default_factory=dict)
-    lost: list[Gap] = field(default_factory=list)
-    approximate: list[Gap] = field(default_factory=list)
-
-    def __getitem__(self, path: str) -> Any:
-        return self.recipe[path]
-
-    def has(self, path: str) -> bool:
-        """Whether the recipe has a field."""
-        return path in self.recipe
-
-    def wrote(self, path: str) -> bool:
-        """Whether somebody wrote a field, rather than a default or a checkpoint."""
-        return path in self.recipe and self.recipe.ledger[path].origin in WRITTEN
-
-    def lose(self, path: str, text: str) -> None:
-        """A field the engine has no word for."""
-        self.lost.append(Gap(path, text))
-
-    def bend(self, path: str, text: str) -> None:
-        """A field the engine takes another way."""
-        self.approximate.append(Gap(path, text))
 
 
 def to_args(recipe: ResolvedRecipe, platform: str = "h100") -> Export:
@@ -89,7 +27,7 @@ def to_args(recipe: ResolvedRecipe, platform: str = "h100") -> Export:
 
     platform  what it is to run on: a tree needs a backend and a page that it can have there
     """
-    out = _Out(recipe)
+    out = Out(recipe)
     draft, shape, _ = recipe.stages
     out.args["model_path"] = _model(out, "target")
     if draft != "NONE":
@@ -106,36 +44,27 @@ def to_args(recipe: ResolvedRecipe, platform: str = "h100") -> Export:
         _accept(out, draft)
     _run(out)
     _sampling(out)
+    out.pass_through("sglang", FLAGS)
     _pin_backend(out, platform)
-    return Export(
-        out.args,
-        out.env,
-        out.files,
-        out.requests,
-        tuple(out.lost),
-        tuple(out.approximate),
-    )
+    return out.done()
 
 
-def _model(out: _Out, block: str) -> str:
-    """A model as the engine finds it: those that ship with specflow are folders."""
-    facts = out.recipe.facts[block]
-    name = str(out[f"{block}.model"])
-    if name.startswith("builtin:") and facts.folder is not None:
-        return str(facts.folder)
+def _model(out: Out, block: str) -> str:
+    """A model as SGLang finds it."""
+    name = model_of(out, block)
     if name.endswith(".gguf"):
         out.bend(f"{block}.model", "SGLang reads the tokenizer of a GGUF file from elsewhere")
     return name
 
 
-def _path(out: _Out, draft: str) -> None:
+def _path(out: Out, draft: str) -> None:
     """The draft's path, where it is not in the target's checkpoint."""
     inside = out.recipe.facts.net.bundled or not out.has("draft.model")
     if draft != "NGRAM" and not inside and out["draft.model"] != out["target.model"]:
         out.args[DRAFT] = _model(out, "draft")
 
 
-def _serial(out: _Out, draft: str) -> None:
+def _serial(out: Out, draft: str) -> None:
     """Steps, branches and width, always together (exporter's note 2)."""
     out.args |= {
         STEPS: out["draft.num_steps"],
@@ -150,7 +79,7 @@ def _serial(out: _Out, draft: str) -> None:
         out.lose("draft.taps", "SGLang reads the taps from the draft's config.json")
 
 
-def _adaptive(out: _Out) -> None:
+def _adaptive(out: Out) -> None:
     out.args["speculative_adaptive"] = True
     out.args[TOKENS] = out["draft.num_steps"] + 1  # SGLang counts the steps it starts with
     slots = {size: tuple(steps) for size, steps in out["draft.adaptive_slots"]}
@@ -163,7 +92,7 @@ def _adaptive(out: _Out) -> None:
         out.lose("draft.num_steps", "SGLang starts with a number of steps that a slot has")
 
 
-def _ngram(out: _Out, shape: str) -> None:
+def _ngram(out: Out, shape: str) -> None:
     """No topk: SGLang takes the breadth for it (exporter's note 3)."""
     least, most = out["draft.breadth"] if shape == "tree" else (1, 1)
     out.args |= {
@@ -182,7 +111,7 @@ def _ngram(out: _Out, shape: str) -> None:
     out.bend("draft.order", f"SGLang expands the trie by {ORDERS[out['draft.order']]}")
 
 
-def _block(out: _Out, draft: str) -> None:
+def _block(out: Out, draft: str) -> None:
     """The block by the flag of its algorithm, and nothing of steps (exporter's note 3)."""
     width = out["verify.num_draft_tokens"]
     if draft == "DSPARK":
@@ -213,7 +142,7 @@ def _block(out: _Out, draft: str) -> None:
         out.lose("draft.page_size", "SGLang has no pages of a draft's window")
 
 
-def _ragged(out: _Out, draft: str, shape: str) -> None:
+def _ragged(out: Out, draft: str, shape: str) -> None:
     """How much is verified: a variable, two files and a switch."""
     if shape != "ragged" or out["verify.mode"] == "static":
         return
@@ -235,7 +164,7 @@ def _ragged(out: _Out, draft: str, shape: str) -> None:
         out.bend("verify.token_bucket", "SGLang fills up to the sizes its graphs were captured for")
 
 
-def _accept(out: _Out, draft: str) -> None:
+def _accept(out: Out, draft: str) -> None:
     """The rule of acceptance, which SGLang picks by flags and by algorithm (section 5)."""
     rule = out["verify.accept"]
     if rule == "rejection":
@@ -254,7 +183,7 @@ def _accept(out: _Out, draft: str) -> None:
             out.args[f"speculative_accept_threshold_{key}"] = value
 
 
-def _rejection(out: _Out, draft: str) -> None:
+def _rejection(out: Out, draft: str) -> None:
     if draft == "DSPARK":
         return  # what it does anyway
     if NAMES.get(draft, draft) in EAGLES:
@@ -263,14 +192,14 @@ def _rejection(out: _Out, draft: str) -> None:
         out.bend("verify.accept", f"SGLang judges {draft} guesses by the target alone; same law")
 
 
-def _block_verification(out: _Out, draft: str) -> None:
+def _block_verification(out: Out, draft: str) -> None:
     if NAMES.get(draft, draft) in MIXED_CHUNK:
         out.args["speculative_use_block_verification"] = True
     else:
         out.bend("verify.accept", f"SGLang judges {draft} guesses by the target alone; same law")
 
 
-def _pin_backend(out: _Out, platform: str) -> None:
+def _pin_backend(out: Out, platform: str) -> None:
     """A tree names its backend and page: SGLang picks both before it knows of a tree (note 4)."""
     branches = out.args.get(TOPK) or out.args.get("speculative_ngram_max_bfs_breadth") or 1
     if branches <= 1:
@@ -280,6 +209,8 @@ def _pin_backend(out: _Out, platform: str) -> None:
     tried = {"attention_backend": "triton", "page_size": 1}
     if _has_trees(found):
         out.args |= {name: found[name] for name in tried}
+    elif any(name in out.args for name in tried):
+        return  # whoever wrote one of them under `engine` decides
     elif _has_trees(effective(out.args | tried, *given)):
         out.args |= tried
         text = f"on {platform} SGLang has trees on triton, with a page of one token"
@@ -303,7 +234,7 @@ RUN = {
 }
 
 
-def _run(out: _Out) -> None:
+def _run(out: Out) -> None:
     """What was written of a run; specflow's own defaults are for a laptop."""
     for path, flag in RUN.items():
         if out.wrote(path):
@@ -312,7 +243,7 @@ def _run(out: _Out) -> None:
         out.lose("run.threads", "SGLang has no such flag")
 
 
-def _sampling(out: _Out) -> None:
+def _sampling(out: Out) -> None:
     """What SGLang takes with each request."""
     names = {"seed": "sampling_seed"}
     for key in type(out.recipe.sampling).model_fields:

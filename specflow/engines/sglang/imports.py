@@ -1,25 +1,17 @@
-"""Arguments of SGLang as a recipe; the flags that no field says are named."""
+"""Arguments of SGLang as a recipe; what no field says is passed through under `engine`."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specflow.engines.recipes import DTYPES, ORDERS, RUN, SERIAL, Gap
-from specflow.engines.sglang_env import LAG, RAGGED
-from specflow.engines.sglang_flags import defaults
-from specflow.engines.sglang_names import DRAFT, NAME, STEPS, TOKENS, TOPK
-
-
-@dataclass(frozen=True)
-class Import:
-    """Arguments as a recipe: nested fields, and the flags that no field says."""
-
-    written: Mapping[str, Any]
-    lost: tuple[Gap, ...]
+from specflow.engines.base import ENV, Gap, Import
+from specflow.engines.sglang.env import LAG, RAGGED
+from specflow.engines.sglang.exports import DTYPES, ORDERS, RUN, SERIAL
+from specflow.engines.sglang.flags import FLAGS
+from specflow.engines.sglang.names import DRAFT, NAME, STEPS, TOKENS, TOPK
 
 
 def from_args(args: Mapping[str, Any], env: Mapping[str, str] | None = None) -> Import:
@@ -184,12 +176,10 @@ class _Back:
                 self._put(path, value)
 
     def _rest(self) -> None:
-        for flag in ("attention_backend", "page_size"):
-            if flag in self.args:
-                self._lose(flag, "specflow's own kernels have no such choice")
-                del self.args[flag]
-        usual = defaults()
-        for flag, value in self.args.items():
-            if value != usual.get(flag):
-                self._lose(flag, "no field of a recipe says it")
-        self.lost += [Gap(key, "no field of a recipe says it") for key in self.env]
+        """What no field says goes under `engine.sglang`, by its own name."""
+        usual = FLAGS.defaults
+        kept: dict[str, Any] = {k: v for k, v in self.args.items() if v != usual.get(k)}
+        if self.env:
+            kept[ENV] = dict(self.env)
+        if kept:
+            self.written["engine"] = {"sglang": kept}

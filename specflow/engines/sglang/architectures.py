@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from specflow.engines.outcome import Run
-from specflow.engines.sglang_backends import default_backend
-from specflow.engines.sglang_model import Config
-from specflow.engines.sglang_start import Given, backends, no_backend
-from specflow.engines.sglang_state import extra_buffer
-from specflow.engines.sglang_tables import (
+from specflow.engines.sglang.backends import default_backend
+from specflow.engines.sglang.model import Config
+from specflow.engines.sglang.start import Given, backends, no_backend
+from specflow.engines.sglang.state import extra_buffer
+from specflow.engines.sglang.tables import (
     DEEPSEEK_FAMILY,
     EXAONE,
     EXAONE_BACKENDS,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from specflow.engines.outcome import Kind, Run
-from specflow.engines.sglang_eagle import cap_requests, no_overlap_on_cpu
-from specflow.engines.sglang_names import STEPS, TOKENS, TOPK
-from specflow.engines.sglang_start import Given, attention_dp
-from specflow.engines.sglang_tables import NGRAM_TOKENS
+from specflow.engines.sglang.eagle import cap_requests, no_overlap_on_cpu
+from specflow.engines.sglang.names import STEPS, TOKENS, TOPK
+from specflow.engines.sglang.start import Given, attention_dp
+from specflow.engines.sglang.tables import NGRAM_TOKENS
 
 
 def ngram(run: Run, given: Given) -> None:  # noqa: ARG001

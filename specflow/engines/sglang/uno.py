@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from specflow.engines.outcome import Run
-from specflow.engines.sglang_names import STEPS, TOKENS, TOPK
-from specflow.engines.sglang_start import Given, attention_dp, backends
+from specflow.engines.sglang.names import STEPS, TOKENS, TOPK
+from specflow.engines.sglang.start import Given, attention_dp, backends
 
 MOST_NODES, MOST_SLOTS = 128, 2048
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specflow.engines.outcome import Run
-from specflow.engines.sglang_start import Given, backends
+from specflow.engines.sglang.start import Given, backends
 
 
 def fp4_prefill(run: Run, given: Given) -> None:

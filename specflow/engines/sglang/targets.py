@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from specflow.engines.outcome import Kind, Run
-from specflow.engines.sglang_env import ragged_mode
-from specflow.engines.sglang_names import ATTENTION
-from specflow.engines.sglang_start import Given, attention_dp, backends, no_backend
-from specflow.engines.sglang_tables import GIGACHAT, KIMI_HYBRID, MAX_RUNNING_V4, MIMO_V2
+from specflow.engines.sglang.env import ragged_mode
+from specflow.engines.sglang.names import ATTENTION
+from specflow.engines.sglang.start import Given, attention_dp, backends, no_backend
+from specflow.engines.sglang.tables import GIGACHAT, KIMI_HYBRID, MAX_RUNNING_V4, MIMO_V2
 
 
 def multi_layer(run: Run, given: Given) -> None:

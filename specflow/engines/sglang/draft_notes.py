@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from specflow.engines.outcome import OPEN, START, WARN, Remark, Run
-from specflow.engines.sglang_env import SIMULATE
-from specflow.engines.sglang_model import Config, confidence_head, domino
-from specflow.engines.sglang_names import DRAFT_BACKEND, NAME, TOKENS
-from specflow.engines.sglang_start import Given, attention_dp
-from specflow.engines.sglang_tables import EAGLES
+from specflow.engines.sglang.env import SIMULATE
+from specflow.engines.sglang.model import Config, confidence_head, domino
+from specflow.engines.sglang.names import DRAFT_BACKEND, NAME, TOKENS
+from specflow.engines.sglang.start import Given, attention_dp
+from specflow.engines.sglang.tables import EAGLES
 
 LILICORR = (
     *("candidate_topk", "hidden_size", "num_layers", "num_heads", "mlp_ratio", "factor_dim"),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from specflow.engines.outcome import Kind, Run
-from specflow.engines.sglang_env import SIMULATE
-from specflow.engines.sglang_names import DRAFT, REJECTION, STEPS, TOKENS, TOPK
-from specflow.engines.sglang_start import Given, attention_dp, backends
-from specflow.engines.sglang_tables import (
+from specflow.engines.sglang.env import SIMULATE
+from specflow.engines.sglang.names import DRAFT, REJECTION, STEPS, TOKENS, TOPK
+from specflow.engines.sglang.start import Given, attention_dp, backends
+from specflow.engines.sglang.tables import (
     BUNDLED_MTP,
     CHAIN,
     EAGLES,

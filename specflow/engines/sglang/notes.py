@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from specflow.engines.outcome import OPEN, START, TOLD, WARN, Remark, Run
-from specflow.engines.sglang_draft_notes import dflash, dspark, fit, names
-from specflow.engines.sglang_names import DRAFT_BACKEND, NAME, STEPS, TOKENS, TOPK
-from specflow.engines.sglang_start import Given, backends
-from specflow.engines.sglang_tables import EAGLE_DRAFT_BACKENDS, EAGLES, KIMI_HYBRID, SHAPES
+from specflow.engines.sglang.draft_notes import dflash, dspark, fit, names
+from specflow.engines.sglang.names import DRAFT_BACKEND, NAME, STEPS, TOKENS, TOPK
+from specflow.engines.sglang.start import Given, backends
+from specflow.engines.sglang.tables import EAGLE_DRAFT_BACKENDS, EAGLES, KIMI_HYBRID, SHAPES
 
 SERIAL = (*EAGLES, "STANDALONE", "FROZEN_KV_MTP")
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from specflow.engines.outcome import Run
-from specflow.engines.sglang_env import PP_SPEC, ragged_mode
-from specflow.engines.sglang_start import Given
-from specflow.engines.sglang_tables import EXTRA_BUFFER, KIMI_HYBRID
+from specflow.engines.sglang.env import PP_SPEC, ragged_mode
+from specflow.engines.sglang.start import Given
+from specflow.engines.sglang.tables import EXTRA_BUFFER, KIMI_HYBRID
 
 
 def extra_buffer(run: Run) -> bool:

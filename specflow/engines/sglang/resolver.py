@@ -10,22 +10,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from specflow.diagnostics import closest
-from specflow.engines import sglang_architectures as architectures
-from specflow.engines import sglang_backends as attention
-from specflow.engines import sglang_checks as checks
-from specflow.engines import sglang_fp4 as fp4
-from specflow.engines import sglang_start as start
-from specflow.engines import sglang_state as state
-from specflow.engines import sglang_targets as targets
 from specflow.engines.outcome import Effective, Refusal, Refused, Run
-from specflow.engines.sglang_engine import engine_start
-from specflow.engines.sglang_env import Env, remark
-from specflow.engines.sglang_flags import checked, defaults
-from specflow.engines.sglang_model import Config
-from specflow.engines.sglang_notes import notes
-from specflow.engines.sglang_speculative import speculate
-from specflow.engines.sglang_start import DRAFT_PATH, TARGET_PATH, Given
-from specflow.engines.sglang_tables import PLATFORMS
+from specflow.engines.sglang import architectures, checks, fp4, start, state, targets
+from specflow.engines.sglang import backends as attention
+from specflow.engines.sglang.engine import engine_start
+from specflow.engines.sglang.env import Env, remark
+from specflow.engines.sglang.flags import FLAGS
+from specflow.engines.sglang.model import Config
+from specflow.engines.sglang.notes import notes
+from specflow.engines.sglang.speculative import speculate
+from specflow.engines.sglang.start import DRAFT_PATH, TARGET_PATH, Given
+from specflow.engines.sglang.tables import PLATFORMS
 
 Step = Callable[[Run, Given], None]
 
@@ -89,7 +84,7 @@ def effective(
     platform  a row of PLATFORMS; the device of `args` goes before its own
     """
     try:
-        run = Run(_asked(args, draft_config), defaults())
+        run = Run(_asked(args, draft_config), FLAGS.defaults)
         given = Given(
             Config.of(target_config), Config.of(draft_config), _machine(platform), Env.of(env)
         )
@@ -104,7 +99,7 @@ def effective(
 def _asked(args: object, draft_config: object) -> dict[str, Any]:
     if not isinstance(args, Mapping):
         raise Refusal(Refused("1.1", "arguments are flags by name", "TypeError"))
-    asked = checked(args)
+    asked = FLAGS.checked(args)
     asked.setdefault("model_path", TARGET_PATH)
     if isinstance(draft_config, Mapping):
         asked.setdefault("speculative_draft_model_path", DRAFT_PATH)

@@ -6,17 +6,17 @@ import json
 from pathlib import Path
 
 from specflow.engines.outcome import Kind, Run
-from specflow.engines.sglang_env import COORDINATION, ragged_mode
-from specflow.engines.sglang_model import (
+from specflow.engines.sglang.env import COORDINATION, ragged_mode
+from specflow.engines.sglang.model import (
     Config,
     UnusableConfig,
     all_sliding_or_causal,
     dflash_block,
     dspark_gamma,
 )
-from specflow.engines.sglang_names import DRAFT, STEPS, TOKENS, TOPK
-from specflow.engines.sglang_start import Given, attention_dp, backends
-from specflow.engines.sglang_tables import (
+from specflow.engines.sglang.names import DRAFT, STEPS, TOKENS, TOPK
+from specflow.engines.sglang.start import Given, attention_dp, backends
+from specflow.engines.sglang.tables import (
     BLOCK_DRAFT_BACKENDS,
     DFLASH_BLOCK,
     DSPARK_GAMMA,

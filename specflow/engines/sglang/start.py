@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from specflow.engines.outcome import Run
-from specflow.engines.sglang_env import Env
-from specflow.engines.sglang_model import Config
-from specflow.engines.sglang_names import ATTENTION
-from specflow.engines.sglang_tables import Machine
+from specflow.engines.sglang.env import Env
+from specflow.engines.sglang.model import Config
+from specflow.engines.sglang.names import ATTENTION
+from specflow.engines.sglang.tables import Machine
 
 TARGET_PATH = "TARGET"  # stands for the target's path where the arguments leave it out
 DRAFT_PATH = "DRAFT"

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 from specflow.engines.outcome import Kind, Run
-from specflow.engines.sglang_names import STEPS, TOKENS, TOPK
-from specflow.engines.sglang_start import attention_dp
-from specflow.engines.sglang_tables import ADAPTIVE_SLOTS, EAGLES
+from specflow.engines.sglang.names import STEPS, TOKENS, TOPK
+from specflow.engines.sglang.start import attention_dp
+from specflow.engines.sglang.tables import ADAPTIVE_SLOTS, EAGLES
 
 
 def adaptive(run: Run) -> None:

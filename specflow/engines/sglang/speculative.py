@@ -6,20 +6,20 @@ from collections.abc import Callable
 
 from specflow.diagnostics import closest
 from specflow.engines.outcome import Kind, Run
-from specflow.engines.sglang_adaptive import adaptive
-from specflow.engines.sglang_blocks import dflash, dspark
-from specflow.engines.sglang_eagle import eagle, frozen_kv
-from specflow.engines.sglang_env import COORDINATION, ragged_mode
-from specflow.engines.sglang_names import DRAFT, REJECTION
-from specflow.engines.sglang_ngram import ngram
-from specflow.engines.sglang_start import Given
-from specflow.engines.sglang_tables import (
+from specflow.engines.sglang.adaptive import adaptive
+from specflow.engines.sglang.blocks import dflash, dspark
+from specflow.engines.sglang.eagle import eagle, frozen_kv
+from specflow.engines.sglang.env import COORDINATION, ragged_mode
+from specflow.engines.sglang.names import DRAFT, REJECTION
+from specflow.engines.sglang.ngram import ngram
+from specflow.engines.sglang.start import Given
+from specflow.engines.sglang.tables import (
     ALGORITHMS,
     EAGLES,
     HEADS,
     RESERVED,
 )
-from specflow.engines.sglang_uno import uno
+from specflow.engines.sglang.uno import uno
 
 
 def speculate(run: Run, given: Given) -> None:

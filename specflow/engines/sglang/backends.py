@@ -6,9 +6,9 @@ The backend is picked while topk may still be open, so an open topk counts as a 
 from __future__ import annotations
 
 from specflow.engines.outcome import Kind, Run
-from specflow.engines.sglang_names import ATTENTION
-from specflow.engines.sglang_start import Given, backends
-from specflow.engines.sglang_tables import (
+from specflow.engines.sglang.names import ATTENTION
+from specflow.engines.sglang.start import Given, backends
+from specflow.engines.sglang.tables import (
     DETERMINISTIC_BACKENDS,
     DETERMINISTIC_MLA,
     DETERMINISTIC_MLA_BACKENDS,

@@ -1,0 +1,180 @@
+"""What every engine is to specflow: versions, export, import, effective values, words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from specflow.engines.flags import Flags
+from specflow.engines.outcome import Effective, Refused
+from specflow.provenance import Origin
+from specflow.recipe import ResolvedRecipe
+
+WRITTEN = (Origin.USER, Origin.OVERRIDE, Origin.ALIAS)
+ENV = "env"  # the key of an `engine:` block that holds variables rather than flags
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A field, or a flag, that does not go across as it is."""
+
+    at: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Export:
+    """A recipe for an engine.
+
+    args         flags by name
+    env          variables that the server reads
+    files        files that the arguments name and that are not there yet, by name
+    requests     what a request says, not the server
+    lost         what the engine cannot say: it will do otherwise
+    approximate  what it says differently
+    refused      what it cannot say and must not be left out: nothing is exported then
+    """
+
+    args: Mapping[str, Any]
+    env: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    requests: Mapping[str, Any] = field(default_factory=dict)
+    lost: tuple[Gap, ...] = ()
+    approximate: tuple[Gap, ...] = ()
+    refused: tuple[Gap, ...] = ()
+
+
+@dataclass(frozen=True)
+class Import:
+    """Arguments as a recipe.
+
+    written      nested fields
+    lost         flags that no recipe says
+    approximate  flags that a recipe says differently
+    refused      flags that contradict each other, or that are no recipe at all
+    """
+
+    written: Mapping[str, Any]
+    lost: tuple[Gap, ...] = ()
+    approximate: tuple[Gap, ...] = ()
+    refused: tuple[Gap, ...] = ()
+
+
+@dataclass(frozen=True)
+class Word:
+    """How an engine says a word of a recipe.
+
+    flag    its spelling there; empty where the engine has no such word
+    counts  what it counts, where that differs: `guesses, without the bonus token`
+    """
+
+    flag: str
+    counts: str = ""
+
+
+@dataclass
+class Out:
+    """An export in the making."""
+
+    recipe: ResolvedRecipe
+    args: dict[str, Any] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    requests: dict[str, Any] = field(default_factory=dict)
+    lost: list[Gap] = field(default_factory=list)
+    approximate: list[Gap] = field(default_factory=list)
+    refused: list[Gap] = field(default_factory=list)
+
+    def __getitem__(self, path: str) -> Any:
+        return self.recipe[path]
+
+    def has(self, path: str) -> bool:
+        """Whether the recipe has a field."""
+        return path in self.recipe
+
+    def wrote(self, path: str) -> bool:
+        """Whether somebody wrote a field, rather than a default or a checkpoint."""
+        return path in self.recipe and self.recipe.ledger[path].origin in WRITTEN
+
+    def lose(self, path: str, text: str) -> None:
+        """A field the engine has no word for."""
+        self.lost.append(Gap(path, text))
+
+    def bend(self, path: str, text: str) -> None:
+        """A field the engine takes another way."""
+        self.approximate.append(Gap(path, text))
+
+    def refuse(self, path: str, text: str) -> None:
+        """A field the engine cannot have, and without which the recipe is another one."""
+        self.refused.append(Gap(path, text))
+
+    def pass_through(self, engine: str, flags: Flags) -> None:
+        """The flags under `engine.NAME`, by their own names; one that a field says is refused.
+
+        Raises `Refusal` for a flag that the engine has not, or a value that is none of it.
+        """
+        given = dict(self.recipe.engine.get(engine, {}))
+        for name, value in dict(given.pop(ENV, {})).items():
+            self.env[str(name)] = str(value)
+        for name, value in flags.checked(given).items():
+            if name in self.args and self.args[name] != value:
+                at = f"engine.{engine}.{name}"
+                self.refuse(at, f"the fields of the recipe make it {self.args[name]!r}")
+            else:
+                self.args[name] = value
+
+    def done(self) -> Export:
+        """The export, frozen."""
+        gaps = (tuple(self.lost), tuple(self.approximate), tuple(self.refused))
+        return Export(self.args, self.env, self.files, self.requests, *gaps)
+
+
+def model_of(out: Out, block: str) -> str:
+    """A model as another engine finds it: those that ship with specflow are folders."""
+    facts, name = out.recipe.facts[block], str(out[f"{block}.model"])
+    inside = name.startswith("builtin:") and facts.folder is not None
+    return str(facts.folder) if inside else name
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One engine; every function takes the version that was asked for, one of `versions`.
+
+    title      how messages say it
+    versions   whose rules are known, oldest first
+    platforms  machines that `--platform` names; the first is the default
+    flags      of a version
+    side       flags that `explain --engine` shows whether or not anything happened to them
+    export     a resolved recipe, version, platform -> Export
+    effective  what the engine makes of an export: recipe, export, version, platform
+    read       a command line -> arguments by name, variables; raises Refusal
+    typed      arguments by name as a file has them -> checked; raises Refusal
+    load       arguments, variables, version -> Import
+    formats    `--format` -> an export as text
+    words      recipe word -> this engine's
+    installs   what `pip install` takes to have it; empty where pip does not
+    """
+
+    name: str
+    title: str
+    versions: tuple[str, ...]
+    platforms: tuple[str, ...]
+    flags: Callable[[str], Flags]
+    side: tuple[str, ...]
+    export: Callable[[ResolvedRecipe, str, str], Export]
+    effective: Callable[[ResolvedRecipe, Export, str, str], Effective | Refused]
+    read: Callable[[str, str], tuple[dict[str, Any], dict[str, str]]]
+    typed: Callable[[Mapping[Any, Any], str], dict[str, Any]]
+    load: Callable[[Mapping[str, Any], Mapping[str, str], str], Import]
+    formats: Mapping[str, Callable[[Export, str], str]]
+    words: Mapping[str, Word]
+    installs: str = ""
+
+
+# The words of a recipe that engines have words of their own for: rows of docs/engines.md.
+RECIPE_WORDS = (
+    *("target.model", "draft.algorithm", "draft.model", "draft.num_steps", "draft.topk"),
+    *("draft.block_size", "verify.num_draft_tokens", "verify.shape", "verify.accept"),
+    *("draft.adaptive_slots", "draft.window_size", "run.batch_size", "run.max_length"),
+)

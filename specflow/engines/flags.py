@@ -1,0 +1,140 @@
+"""The flags of an engine: names, types, defaults, choices; what is written is held to them.
+
+A table is a file of lines, one a flag, with tabs between: name, type (`?`: may be left open),
+default as JSON, choices, other spellings on the command line.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files
+from typing import Any
+
+from specflow.diagnostics import closest
+from specflow.engines.outcome import Refusal, Refused
+
+TABLE_ROW = "1.1"  # where the catalogue lists flags; the name of this rule in a refusal
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One argument of an engine; `default` is what is in force where nobody says anything."""
+
+    name: str
+    type: str
+    default: Any
+    choices: tuple[str, ...] = ()
+    spellings: tuple[str, ...] = ()
+
+    @property
+    def option(self) -> str:
+        """Its name on the command line."""
+        return "--" + self.name.replace("_", "-")
+
+
+class Flags:
+    """Every flag of one version of an engine, by name.
+
+    title    the engine and its version, as messages say it
+    package  where its table lies, as `file` beside the code
+    """
+
+    def __init__(self, title: str, package: str, file: str = "flags.tsv") -> None:
+        self.title = title
+        self._package = package
+        self._file = file
+
+    @cached_property
+    def all(self) -> dict[str, Flag]:
+        """The flags by name."""
+        text = files(self._package).joinpath(self._file).read_text(encoding="utf-8")
+        return {flag.name: flag for flag in map(_flag, text.splitlines())}
+
+    @cached_property
+    def spellings(self) -> dict[str, str]:
+        """What a flag may be called on the command line, without dashes in front, and its name."""
+        known = {spelled.lstrip("-"): f.name for f in self.all.values() for spelled in f.spellings}
+        return {spelled.replace("-", "_"): name for spelled, name in known.items()}
+
+    def __getitem__(self, name: str) -> Flag:
+        return self.all[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.all
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Every flag as it is where nobody says anything."""
+        return {name: flag.default for name, flag in self.all.items()}
+
+    def checked(self, args: Mapping[Any, Any]) -> dict[str, Any]:
+        """The arguments by name, each known and of its type; refuses the first that is not."""
+        out: dict[str, Any] = {}
+        for key, value in args.items():
+            flag = self.all[self.name_of(key)]
+            if value is not None:
+                out[flag.name] = _typed(flag, value)
+        return out
+
+    def name_of(self, key: Any) -> str:
+        """A flag's name, from any spelling of it."""
+        spelled = str(key).lstrip("-").replace("-", "_")
+        name = self.spellings.get(spelled, spelled)
+        if name in self.all:
+            return name
+        near = closest(spelled, [*self.all, *self.spellings])
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        said = f"{self.title} has no flag `{spelled}`{hint}"
+        raise Refusal(Refused(TABLE_ROW, said, "SystemExit"))
+
+
+def _flag(line: str) -> Flag:
+    name, kind, default, choices, spellings = [*line.split("\t"), "", ""][:5]
+    return Flag(name, kind, json.loads(default), tuple(choices.split()), tuple(spellings.split()))
+
+
+def _typed(flag: Flag, value: Any) -> Any:
+    kind = flag.type.rstrip("?")
+    if not _IS[kind](value):
+        said = f"{flag.option} takes {_SAID[kind]}, not {value!r}"[:160]
+        raise Refusal(Refused(TABLE_ROW, said, "SystemExit"))
+    if flag.choices and value not in flag.choices:
+        near = closest(str(value), flag.choices) or flag.choices[:6]
+        hint = f"; did you mean {' or '.join(near)}?"
+        said = f"{flag.option} has no choice {value!r}{hint}"
+        raise Refusal(Refused(TABLE_ROW, said, "SystemExit"))
+    return float(value) if kind == "float" else value
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _real(value: Any) -> bool:
+    return (_whole(value) and abs(value) < 2**1000) or (
+        isinstance(value, float) and not math.isnan(value)
+    )
+
+
+_IS: dict[str, Callable[[Any], bool]] = {
+    "int": _whole,
+    "float": _real,
+    "bool": lambda value: isinstance(value, bool),
+    "str": lambda value: isinstance(value, str),
+    "list": lambda value: isinstance(value, list | tuple),
+    "map": lambda value: isinstance(value, Mapping),
+    "any": lambda value: True,  # noqa: ARG005
+}
+_SAID = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "no value, or true or false",
+    "str": "text",
+    "list": "a list",
+    "map": "a JSON object",
+    "any": "anything",
+}

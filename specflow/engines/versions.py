@@ -1,0 +1,26 @@
+"""Versions of engines: which of those that are known is nearest to one that is asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_VERSION = re.compile(r"v?\d{1,9}([._-]?(rc|post|dev|b|a)?\d{1,9})*")
+
+
+def nearest(asked: str, known: Sequence[str]) -> str:
+    """The newest known version that is not newer than the one asked for, else the oldest.
+
+    known  oldest first
+    Raises ValueError for what is no version.
+    """
+    if not _VERSION.fullmatch(asked):
+        raise ValueError(asked)
+    older = [version for version in known if numbers(version) <= numbers(asked, wide=True)]
+    return older[-1] if older else known[0]
+
+
+def numbers(version: str, *, wide: bool = False) -> tuple[int, ...]:
+    """A version as numbers to compare; `wide` lets 0.32 stand for every 0.32.x."""
+    found = tuple(int(part) for part in re.findall(r"\d+", version))
+    return (*found, 10**9) if wide else found
