@@ -19,7 +19,7 @@ LAYERS = (
     ("the device", ("models", "pools.py", "kernels")),
     (
         "what is told",
-        ("measuring.py", "report.py", "explain.py", "diff.py", "manual.py", "engines"),
+        ("fixing.py", "measuring.py", "report.py", "explain.py", "diff.py", "manual.py", "engines"),
     ),
     (
         "the compiler (no torch)",

@@ -53,7 +53,16 @@ class Put:
     safe: bool = True
 
 
-Fix = Drop | Put
+@dataclass(frozen=True)
+class Rename:
+    """A fix that writes another name for a field, in its block."""
+
+    path: str
+    name: str
+    safe: bool = True
+
+
+Fix = Drop | Put | Rename
 
 
 @dataclass(frozen=True)
@@ -286,6 +295,8 @@ def _fix_as_json(fix: Fix | None) -> dict[str, Any] | None:
             return {"action": "drop", "path": path, "safe": safe}
         case Put(path, value, safe):
             return {"action": "put", "path": path, "value": value, "safe": safe}
+        case Rename(path, name, safe):
+            return {"action": "rename", "path": path, "name": name, "safe": safe}
         case None:
             return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os.path
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,22 +25,27 @@ DEEPEST = 50  # levels of an override's path, as of a file's blocks
 
 _ODD = re.compile(r"[^\w./-]")
 _UNHOLDABLE = re.compile("[\\ud800-\\udfff\\0]")
+NOTHING: Mapping[str, str] = {}
+
 _PATH = re.compile(r"[A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*")
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+def load(
+    path: str | Path, overrides: Sequence[str] = (), texts: Mapping[str, str] = NOTHING
+) -> Recipe:
     """The recipe in a file, with what it extends beneath and the overrides on top.
 
     path       as the user gave it; findings name the file so
     overrides  `key=value`, the value in YAML, or `~key` to take a field out
+    texts      what to read instead of a file, by the name a source has: an edit not yet written
 
     Raises RecipeError with every finding that can be told at once.
     """
     file, findings = Path(path), list[Diagnostic]()
-    source = _open(file, str(path), None, findings)
+    source = _open(file, str(path), None, findings, texts)
     if source is None:
         raise RecipeError(findings)
-    return _compose(source, file, overrides, findings)
+    return _compose(source, file, overrides, findings, texts)
 
 
 def loads(text: str, name: str = "<text>", overrides: Sequence[str] = ()) -> Recipe:
@@ -49,10 +54,14 @@ def loads(text: str, name: str = "<text>", overrides: Sequence[str] = ()) -> Rec
 
 
 def _compose(
-    source: Source, file: Path | None, overrides: Sequence[str], findings: list[Diagnostic]
+    source: Source,
+    file: Path | None,
+    overrides: Sequence[str],
+    findings: list[Diagnostic],
+    texts: Mapping[str, str] = NOTHING,
 ) -> Recipe:
     """Read, extend, override, interpolate; every step notes what it finds and the next goes on."""
-    root, sources = _extended(source, file or Path(source.name), findings)
+    root, sources = _extended(source, file or Path(source.name), findings, texts)
     line = Source(COMMAND_LINE, " ".join(overrides))
     root = _override(root, line, overrides, findings)
     # A file or key that was not understood would make each reference to it a false finding.
@@ -84,8 +93,16 @@ def _derive_name(path: Path) -> str:
     return _ODD.sub("_", name)[:LONGEST_NAME] or "recipe"
 
 
-def _open(file: Path, name: str, extends: Span | None, findings: list[Diagnostic]) -> Source | None:
+def _open(
+    file: Path,
+    name: str,
+    extends: Span | None,
+    findings: list[Diagnostic],
+    texts: Mapping[str, str],
+) -> Source | None:
     """The text of a file under the name the user knows, or nothing and a finding."""
+    if name in texts:
+        return Source(name, texts[name])
     try:
         content = _bytes(file)
     except (OSError, ValueError) as error:
@@ -166,7 +183,7 @@ class _File:
 
 
 def _extended(
-    source: Source, path: Path, findings: list[Diagnostic]
+    source: Source, path: Path, findings: list[Diagnostic], texts: Mapping[str, str]
 ) -> tuple[Node, tuple[Source, ...]]:
     """The top level with all it extends beneath it, and the sources, the recipe's own first."""
     chain: list[_File] = []
@@ -177,7 +194,7 @@ def _extended(
         chain.append(_File(following, path, root, base.place.value if base else None))
         following = None
         if base and _is_text("extends", base, findings):
-            path, following = _base(chain, str(base.value), findings)
+            path, following = _base(chain, str(base.value), findings, texts)
     merged = chain[-1].root
     for link in reversed(chain[:-1]):
         merged = _merge(_nameless(merged), link.root)
@@ -185,7 +202,7 @@ def _extended(
 
 
 def _base(
-    chain: list[_File], extends: str, findings: list[Diagnostic]
+    chain: list[_File], extends: str, findings: list[Diagnostic], texts: Mapping[str, str]
 ) -> tuple[Path, Source | None]:
     """The file the last link extends, and its text unless it closes a circle or cannot be read."""
     last = chain[-1]
@@ -193,7 +210,7 @@ def _base(
     known = [_identity(link.path) for link in chain]
     if _identity(path) not in known:
         name = os.path.normpath(Path(last.source.name).parent / extends)
-        return path, _open(path, name, last.extends, findings)
+        return path, _open(path, name, last.extends, findings, texts)
     circle = chain[known.index(_identity(path)) :]
     names = " -> ".join(link.source.name for link in [*circle, circle[0]])
     labels = [Label(link.extends) for link in reversed(circle) if link.extends]

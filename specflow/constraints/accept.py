@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from specflow.constraints.shapes import branches
+from specflow.diagnostics import Drop
 from specflow.recipe import ResolvedRecipe
 from specflow.rules import Finding, rule
 from specflow.stages import ACCEPTS, DRAFTS
@@ -61,6 +62,7 @@ def accept_on_other_shape(r: ResolvedRecipe) -> Iterator[Finding]:
         else {"verify.shape": "what is verified"},
         help="write `accept: target_only`, or leave it out"
         + ("; or write `topk: 1` for a chain" if kept > 1 else ""),
+        fix=Drop("verify.accept", safe=kept <= 1),
     )
 
 
@@ -98,6 +100,7 @@ def accept_without_law(r: ResolvedRecipe) -> Iterator[Finding]:
             label="no draft law",
             because={"draft.algorithm": draft.doc},
             help="write `accept: target_only`, or leave it out",
+            fix=Drop("verify.accept"),
         )
 
 
@@ -135,4 +138,5 @@ def greedy_at_temperature(r: ResolvedRecipe) -> Iterator[Finding]:
             label="takes the likeliest token",
             because={"sampling.temperature": "asks for samples"},
             help="leave `verify.accept` out, or set `sampling.temperature: 0`",
+            fix=Drop("verify.accept", safe=False),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from specflow.diagnostics import Drop, Put
 from specflow.recipe import ResolvedRecipe
 from specflow.rules import Finding, rule
 
@@ -41,6 +42,7 @@ def longer_than_context(r: ResolvedRecipe) -> Iterator[Finding]:
             label=f"at most {context}",
             because={"target.model": f"max_position_embeddings is {context}"},
             help=f"lower `run.max_length` to {context} or less",
+            fix=Put("run.max_length", context),
         )
 
 
@@ -76,6 +78,7 @@ def half_precision_on_cpu(r: ResolvedRecipe) -> Iterator[Finding]:
             message=f"{r.run.dtype} on a CPU makes wide verifies dear and ties fall by width",
             label="float32 is the CPU's type",
             help="leave `run.dtype` out, or silence this with `allow: {SF074: why}`",
+            fix=Drop("run.dtype", safe=False),
         )
 
 
@@ -107,4 +110,5 @@ def useless_allow(r: ResolvedRecipe) -> Iterator[Finding]:
             at="allow",
             message=f"`allow: {code}` silences nothing: it is no warning of specflow",
             help=f"remove {code} from `allow`",
+            fix=Drop(f"allow.{code}"),
         )

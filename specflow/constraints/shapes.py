@@ -214,6 +214,7 @@ def more_branches_than_words(r: ResolvedRecipe) -> Iterator[Finding]:
             message=f"{r['draft.topk']} branches a step, and the draft knows {words} words",
             label=f"at most {words}",
             help=f"lower `draft.topk` to {words} or less",
+            fix=Put("draft.topk", words, safe=False),
         )
 
 
@@ -248,6 +249,7 @@ def adaptive_steps_on_tree(r: ResolvedRecipe) -> Iterator[Finding]:
             label="needs topk = 1",
             because=because,
             help="leave `draft.topk` out, or set `draft.adaptive: false`",
+            fix=Put("draft.adaptive", False, safe=False),
         )
 
 
@@ -291,4 +293,5 @@ def no_step_to_adapt_to(r: ResolvedRecipe) -> Iterator[Finding]:
             label="only 0",
             because={"draft.adaptive": "steps are chosen from the slots"},
             help="put a number above 0 into a slot, or leave `draft.adaptive_slots` out",
+            fix=Drop("draft.adaptive_slots", safe=False),
         )

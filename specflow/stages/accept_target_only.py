@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from specflow.diagnostics import Drop
 from specflow.graph import Buffer, Builder, PhaseBuilder, Value
 from specflow.recipe import ResolvedRecipe
 from specflow.rules import Finding, rule
@@ -88,6 +89,7 @@ def threshold_without_target_only(r: ResolvedRecipe) -> Iterator[Finding]:
                 label="read by target_only alone",
                 because={"verify.accept": "the rule in force"},
                 help=f"remove `{name}`, or write `accept: target_only`",
+                fix=Drop(f"verify.{name}"),
             )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from specflow.diagnostics import Put
 from specflow.facts import Facts
 from specflow.formats import HIDDEN
 from specflow.graph import Builder
@@ -67,6 +68,7 @@ def more_steps_than_layers(r: ResolvedRecipe) -> Iterator[Finding]:
                 "target.model" if net.bundled else "draft.model": f"holds {layers} draft layers"
             },
             help=f"leave `draft.num_steps` out, or write {layers} or less",
+            fix=Put("draft.num_steps", layers, safe=False),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+from specflow.diagnostics import Put
 from specflow.graph import Builder
 from specflow.recipe import Fields, Pair, ResolvedRecipe, field
 from specflow.rules import Finding, rule
@@ -77,11 +78,13 @@ def inverted_breadth(r: ResolvedRecipe) -> Iterator[Finding]:
         return
     fewest, most = r["draft.breadth"]
     if not 1 <= fewest <= most <= MOST_BRANCHES:
+        turned = tuple(_branches(number) for number in sorted((fewest, most)))
         yield Finding(
             at="draft.breadth",
             message=f"a level has at least {fewest} and at most {most} branches, which no tree can",
             label=f"fewest and most, from 1 to {MOST_BRANCHES}",
-            help=f"write `breadth: {[_branches(n) for n in sorted((fewest, most))]}`",
+            help=f"write `breadth: {list(turned)}`",
+            fix=Put("draft.breadth", turned),
         )
 
 
@@ -119,6 +122,7 @@ def match_longer_than_trie(r: ResolvedRecipe) -> Iterator[Finding]:
             label=f"at most {depth - 1}",
             because={"draft.max_trie_depth": "a match leaves room for the token after it"},
             help=f"lower `{path}` or raise `draft.max_trie_depth`",
+            fix=Put(path, depth - 1, safe=False),
         )
 
 
