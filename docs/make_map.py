@@ -19,7 +19,16 @@ LAYERS = (
     ("the device", ("models", "pools.py", "kernels")),
     (
         "what is told",
-        ("fixing.py", "measuring.py", "report.py", "explain.py", "diff.py", "manual.py", "engines"),
+        (
+            "schema.py",
+            "fixing.py",
+            "measuring.py",
+            "report.py",
+            "explain.py",
+            "diff.py",
+            "manual.py",
+            "engines",
+        ),
     ),
     (
         "the compiler (no torch)",

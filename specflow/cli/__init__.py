@@ -27,6 +27,7 @@ COMMANDS = {
     "rule": "print a rule's manual",
     "rules": "list every rule",
     "recipes": "list the recipes that ship with specflow",
+    "schema": "the JSON Schema of recipes, for editors",
 }
 
 EXAMPLES = """examples:
@@ -44,6 +45,7 @@ EXAMPLES = """examples:
   specflow rule SF012
   specflow rules
   specflow recipes
+  specflow schema -o recipe.schema.json
 
 exit codes: 0 clean; 1 findings, a run cut short, or differences (diff);
             2 usage or unreadable input"""
