@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from specflow.diagnostics import Diagnostic, Format, Severity, render, summary
 from specflow.errors import RecipeError
@@ -12,8 +14,11 @@ from specflow.load import load
 from specflow.packs import find, with_stand_in
 from specflow.recipe import Recipe, ResolvedRecipe
 from specflow.resolve import resolve
+from specflow.tables import ENGINES
 
 CLEAN, FINDINGS, USAGE = 0, 1, 2
+# `sglang@0.5.23:--speculative-algorithm ...`: what an engine is started with, as an operand.
+ENGINE_WORD = re.compile(rf"({'|'.join(ENGINES)})(@[^:\s]*)?:")
 
 
 def add_format(parser: argparse.ArgumentParser, *formats: str) -> None:
@@ -32,7 +37,7 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
 
 def is_override(word: str) -> bool:
     """Whether a word on the command line sets or drops a field rather than naming a recipe."""
-    return word.startswith("~") or "=" in word
+    return (word.startswith("~") or "=" in word) and not ENGINE_WORD.match(word)
 
 
 def add_stand_in(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +52,13 @@ def add_stand_in(parser: argparse.ArgumentParser) -> None:
 def read(
     name: str, overrides: Sequence[str] = (), *, stand_in: bool = False
 ) -> tuple[Recipe, ResolvedRecipe]:
-    """A recipe by path or pack name, loaded and resolved."""
+    """A recipe by path or pack name, or an engine's arguments, loaded and resolved."""
+    if ENGINE_WORD.match(name):
+        from specflow.cli.imported import imported  # engines load only where one is named
+
+        recipe, findings = imported(name, overrides)
+        resolved = resolve(recipe)
+        return recipe, replace(resolved, findings=(*findings, *resolved.findings))
     recipe = load(find(name), overrides)
     if stand_in:
         recipe = with_stand_in(recipe)

@@ -52,12 +52,14 @@ class Import:
     written      nested fields
     lost         flags that no recipe says
     approximate  flags that a recipe says differently
+    overruled    flags whose value the engine replaces: the recipe has the one that runs
     refused      flags that contradict each other, or that are no recipe at all
     """
 
     written: Mapping[str, Any]
     lost: tuple[Gap, ...] = ()
     approximate: tuple[Gap, ...] = ()
+    overruled: tuple[Gap, ...] = ()
     refused: tuple[Gap, ...] = ()
 
 

@@ -102,7 +102,7 @@ def test_an_export_says_what_the_engine_will_overrule(capsys) -> None:
 
 def test_a_misspelt_flag_is_a_finding(capsys) -> None:
     assert main(["import", *SGLANG, "--args", "--speculative-num-step 3"]) == 1
-    err = capsys.readouterr().err
+    err = capsys.readouterr().out
     assert "error[SF114]" in err
     assert "speculative_num_steps" in err
 
@@ -125,3 +125,61 @@ def test_what_cannot_be_asked_is_told_as_usage(words, capsys) -> None:
 def test_an_engine_is_found_without_its_version(capsys) -> None:
     assert main(["export", "pico/plain", "--engine", "sglang"]) == 0
     assert capsys.readouterr().out.startswith("--model-path ")
+
+
+STARTS = "--model-path builtin:pico-llama --speculative-algorithm STANDALONE "
+CHAIN = STARTS + "--speculative-draft-model-path builtin:pico-llama-s --speculative-eagle-topk 1 "
+
+
+@pytest.mark.parametrize(
+    ("steps", "width", "runs"), [(2, 2, 3), (3, 8, 4), (3, 4, None), (2, None, None)]
+)
+def test_a_width_that_the_engine_replaces_is_told_and_left_out(steps, width, runs, capsys) -> None:
+    line = f"{CHAIN} --speculative-num-steps {steps}"
+    line += f" --speculative-num-draft-tokens {width}" if width else ""
+    assert main(["explain", f"sglang@0.5.23:{line}", "verify.num_draft_tokens"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.count("warning[SF116]") == (runs is not None)
+    if runs is not None:
+        assert f"SGLang 0.5.23 will run {runs}, not {width}" in captured.err
+    assert f"verify.num_draft_tokens  {steps + 1}" in captured.out
+    assert main(["validate", f"sglang:{line}", "--strict"]) == (runs is not None)
+
+
+def test_arguments_that_contradict_each_other_are_no_recipe(capsys) -> None:
+    line = "--speculative-algorithm DSPARK --speculative-dspark-block-size 7 "
+    code = main(["import", *SGLANG, "--args", line + "--speculative-num-draft-tokens 7"])
+    captured = capsys.readouterr()
+    assert code == 1
+    assert "error[SF118]" in captured.out + captured.err
+    assert "must be 8" in captured.out + captured.err
+    assert main(["import", *SGLANG, "--args", line + "--speculative-num-draft-tokens 8"]) == 0
+
+
+def test_one_engines_arguments_go_to_a_file_of_another_form(capsys, tmp_path) -> None:
+    file = tmp_path / "serve.sh"
+    file.write_text(f"python -m sglang.launch_server {CHAIN} --tp-size=2")
+    assert main(["export", f"sglang:{file}", *SGLANG, "--format", "json"]) == 0
+    said = json.loads(capsys.readouterr().out)["args"]
+    assert said["tp_size"] == 2
+    assert said["speculative_num_steps"] == 3
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "sglang:no/such/file",
+        "sglang:",
+        "sglang@x:--tp-size 2",
+        "sglang:--tp-size two",
+        "sglang:--tp-size 'open",
+        "sglang:/dev",
+        "trtllm:--x",
+        "sglang:\0 --tp-size 2",
+    ],
+)
+def test_an_operand_that_is_none_is_a_finding(word, capsys) -> None:
+    assert main(["validate", word]) in (1, 2)
+    captured = capsys.readouterr()
+    assert "SF090" not in captured.out + captured.err
+    assert "error[" in captured.out + captured.err

@@ -28,6 +28,8 @@ class _Back:
         self.env = env
         self.written: dict[str, dict[str, Any]] = {}
         self.lost: list[Gap] = []
+        self.overruled: list[Gap] = []
+        self.refused: list[Gap] = []
 
     def run(self) -> Import:
         """Every block of a recipe, then what is left over."""
@@ -43,7 +45,8 @@ class _Back:
         self._accept(name)
         self._run()
         self._rest()
-        return Import(self.written, tuple(self.lost))
+        overruled, refused = tuple(self.overruled), tuple(self.refused)
+        return Import(self.written, tuple(self.lost), overruled=overruled, refused=refused)
 
     def _put(self, path: str, value: Any) -> None:
         if value is not None:
@@ -51,7 +54,7 @@ class _Back:
             self.written.setdefault(block, {})[key] = value
 
     def _lose(self, flag: str, text: str) -> None:
-        self.lost.append(Gap("--" + flag.replace("_", "-"), text))
+        self.lost.append(Gap(_option(flag), text))
 
     def _name(self) -> str:
         name = str(self.args.pop(NAME, None) or "NONE").upper()
@@ -68,10 +71,14 @@ class _Back:
         return name
 
     def _serial(self, name: str) -> None:
-        topk = self.args.pop(TOPK, None)
-        self._put("draft.num_steps", self.args.pop(STEPS, None))
+        topk, steps = self.args.pop(TOPK, None), self.args.pop(STEPS, None)
+        self._put("draft.num_steps", steps)
         self._put("draft.topk", topk)
         tokens = self.args.pop(TOKENS, None)
+        if topk == 1 and steps is not None and tokens not in (None, steps + 1):
+            said = f"SGLang 0.5.23 will run {steps + 1}, not {tokens}: a chain of {steps} steps"
+            self.overruled.append(Gap(_option(TOKENS), f"{said} (row E4 of its rules)"))
+            tokens = None
         if topk is not None and topk > 1:
             self._put("verify.shape", "tree")
         if self.args.pop("speculative_adaptive", False):
@@ -113,7 +120,9 @@ class _Back:
 
     def _block(self, name: str) -> None:
         tokens = self.args.pop(TOKENS, None)
-        block = self.args.pop(f"speculative_{name.lower()}_block_size", None)
+        flag = f"speculative_{name.lower()}_block_size"
+        block = self.args.pop(flag, None)
+        self._agree(name, flag, block, tokens)
         if block is None and tokens is not None:
             block = tokens if name == "DFLASH" else tokens - 1
         self._put("draft.block_size", block)
@@ -127,6 +136,15 @@ class _Back:
             self._lose("speculative_draft_window_size", "it does nothing for DSPARK")
         if name == "DSPARK":
             self._ragged()
+
+    def _agree(self, name: str, flag: str, block: int | None, tokens: int | None) -> None:
+        """Rows F7 and K10: a block and a width that are both given say the same."""
+        if block is None or tokens is None:
+            return
+        width = block if name == "DFLASH" else block + 1
+        if tokens != width:
+            said = f"{name} verifies {width} positions of a block of {block}: must be {width}"
+            self.refused.append(Gap(_option(TOKENS), f"{tokens} beside {_option(flag)}; {said}"))
 
     def _ragged(self) -> None:
         mode = self.env.pop(RAGGED, "static")
@@ -183,3 +201,7 @@ class _Back:
             kept[ENV] = dict(self.env)
         if kept:
             self.written["engine"] = {"sglang": kept}
+
+
+def _option(flag: str) -> str:
+    return "--" + flag.replace("_", "-")
