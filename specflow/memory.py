@@ -1,10 +1,12 @@
-"""How much KV a recipe allocates, and what a draft's window saves of it: no torch, no weights."""
+"""How much memory a recipe takes, and what a draft's window saves of it: no torch, no weights."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from specflow.config_sizes import Sizes, Unknown
 from specflow.recipe import ResolvedRecipe
+from specflow.sizes import sizes_of_draft, sizes_of_target
 from specflow.stages import DRAFTS
 from specflow.stages.blocks import SIZE, block_rows
 
@@ -74,6 +76,87 @@ def draft_kv(recipe: ResolvedRecipe) -> DraftKV | None:
     slots = slots_of(window, page, rows, whole)
     parts = (window, page, rows) if slots < whole else None
     return DraftKV(requests, slots, whole, parts, width * BYTES[recipe.run.dtype])
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a recipe takes of memory, in bytes; None is not known, and `unknown` says why.
+
+    weights           of target and draft
+    target_weights    the target's share
+    kv_a_token        kept of a position by target and draft
+    draft_kv_a_token  the draft's share
+    kv_a_request      of all positions of a request; a draft with a window keeps fewer
+    draft_kv          of a request, the draft's share
+    logits            of a request, while a step is verified
+    """
+
+    weights: int | None
+    target_weights: int | None
+    kv_a_token: int | None
+    draft_kv_a_token: int | None
+    kv_a_request: int | None
+    draft_kv: int | None
+    logits: int
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def a_request(self) -> int | None:
+        """What one more request takes."""
+        return None if self.kv_a_request is None else self.kv_a_request + self.logits
+
+    def total(self, batch: int) -> int | None:
+        """What a batch takes, weights included."""
+        if self.weights is None or self.a_request is None:
+            return None
+        return self.weights + batch * self.a_request
+
+    def largest_batch(self, memory: int) -> int | None:
+        """The most requests that fit into so many bytes; 0 where none does."""
+        if self.weights is None or self.a_request is None:
+            return None
+        return max(memory - self.weights, 0) // self.a_request
+
+
+def footprint(recipe: ResolvedRecipe) -> Footprint:
+    """What a recipe takes: weights and KV in its dtype, and the logits of what a step verifies."""
+    width, facts = BYTES[recipe.run.dtype], recipe.facts
+    target = sizes_of_target(facts["target"])
+    drafts = bool(DRAFTS[recipe.stages[0]].formats)
+    draft = sizes_of_draft(facts) if drafts else None
+    unknown = (each.reason for each in (target, draft) if isinstance(each, Unknown))
+    kept = target.kept * width if isinstance(target, Sizes) else None
+    own = (draft.kept * width if isinstance(draft, Sizes) else None) if drafts else 0
+    block = draft_kv(recipe)  # of a block draft, which may keep a window only
+    if block is not None:
+        own = block.width
+    of_draft = own if own is None else own * (block.slots if block else positions(recipe))
+    of_target = None if kept is None else kept * positions(recipe)
+    weights = target.total * width if isinstance(target, Sizes) else None
+    beside = (draft.total * width if isinstance(draft, Sizes) else None) if drafts else 0
+    return Footprint(
+        weights=_sum(weights, beside),
+        target_weights=weights,
+        kv_a_token=_sum(kept, own),
+        draft_kv_a_token=own,
+        kv_a_request=_sum(of_target, of_draft),
+        draft_kv=of_draft,
+        logits=logits(recipe),
+        unknown=tuple(dict.fromkeys(unknown)),
+    )
+
+
+def logits(recipe: ResolvedRecipe) -> int:
+    """Bytes of the logits of a request's verified positions, and of their law where it is drawn."""
+    a_logit = BYTES[recipe.run.dtype] + (4 if recipe.sampling.temperature > 0 else 0)
+    positions_judged: int = recipe["verify.num_draft_tokens"]
+    return positions_judged * recipe.facts["target"].vocab_size * a_logit
+
+
+def _sum(*parts: int | None) -> int | None:
+    """The sum of numbers; None where one of them is not known."""
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None
 
 
 def draft_kv_text(recipe: ResolvedRecipe) -> list[str]:

@@ -1,0 +1,227 @@
+"""How large a network is, from headers and config alone: its weights, and what attention keeps.
+
+All numbers are counts of numbers, not of bytes. What is not known is `Unknown`, with the reason.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from specflow import config_sizes, formats, published
+from specflow.config_sizes import Attention, Sizes, Unknown
+from specflow.facts import CAUSAL_LM, DraftFacts, Facts, ModelFacts
+from specflow.headers import INTEGERS, Tensor
+
+__all__ = ["Attention", "Sizes", "Unknown", "sizes_of_draft", "sizes_of_target"]
+
+EXPERT = re.compile(r"(?:^|\.)experts\.")  # routed; those shared by all tokens are `shared_experts`
+EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens(?:_per_layer)?|wte)\.weight$")
+HEAD = re.compile(r"(?:^|\.)lm_head\.(?:weight|bias)$")
+SCALE = re.compile(r"(?:_scale_inv|_scale|\.scales)$")  # of quantized weights, not weights
+OTHER_SENSES = re.compile(r"(?:^|\.)(?:vision|visual|audio|embed_vision|embed_audio|multi_modal)")
+ATTENTION = re.compile(r"(.*(?:^|\.)(?:self_attn|attn))\.(\w+?)(?:_proj|_proj_with_mqa)\.weight")
+ENTRY = re.compile(
+    r"(?:steps\.\d+\.)?(?:fc\..+)|(?:pre|post)_projection\.weight|hidden_norm\.weight"
+)
+
+
+def sizes_of_target(facts: ModelFacts) -> Sizes | Unknown:
+    """The sizes of a whole language model; what drafts in its checkpoint is not counted."""
+    if facts.problem is not None and not facts.tensors:
+        return Unknown(f"`{facts.model}` cannot be read")
+    config = known_config(facts)
+    if not facts.tensors:
+        if facts.tokens is not None:
+            return Unknown(f"the header of `{facts.model}` is read for its tokens alone")
+        return config_sizes.whole(facts.model, config)
+    tensors = {n: t for n, t in facts.tensors.items() if n not in _of_draft(facts)}
+    counted = _counted(facts.model, tensors, config)
+    if isinstance(counted, Unknown):
+        return counted
+    layers = _attention(facts.model, tensors, config, facts.layers)
+    return layers if isinstance(layers, Unknown) else replace(counted, layers=layers)
+
+
+def sizes_of_draft(facts: Facts) -> Sizes | Unknown:
+    """The sizes of the network that drafts; without a head of its own it has the target's."""
+    net, target = facts.net, sizes_of_target(facts["target"])
+    if net.format == CAUSAL_LM:
+        return sizes_of_target(facts["draft"])
+    source = facts["target" if net.bundled else "draft"]
+    if not net.format:
+        return Unknown(f"what `{source.model}` is made of is not known")
+    if isinstance(target, Unknown):
+        return target
+    form = formats.named(net.format)
+    if source.tensors:
+        found = _network(source, form, net, facts["target"].layers, target)
+    else:
+        known = known_config(source)
+        found = config_sizes.network(source.model, known, form.net, net, target)
+    return found
+
+
+def known_config(facts: ModelFacts) -> Mapping[str, Any]:
+    """What config.json says of the language model, or what is recorded of it."""
+    if facts.config:
+        named = {"architecture": facts.architecture}
+        return {**facts.text, **named, "vocab_size": facts.vocab_size}
+    recorded = published.record(facts.model) or {}
+    return {
+        "model_type": facts.model_type,
+        "architecture": facts.architecture,
+        "hidden_size": facts.hidden_size,
+        "num_hidden_layers": facts.layers,
+        "vocab_size": facts.vocab_size,
+        "layer_types": list(facts.layer_types),
+        **recorded.get("sizes", {}),
+    }
+
+
+def _of_draft(facts: ModelFacts) -> frozenset[str]:
+    """The tensors of a target's checkpoint that are of the draft in it."""
+    form = formats.recognise(facts.tensors, facts.layers, bundled=True)
+    if form is None:
+        return frozenset()
+    patterns = [re.compile(p.replace("{L}", str(facts.layers))) for p, _ in form.keys]
+    return frozenset(n for n in facts.tensors if any(p.fullmatch(n) for p in patterns))
+
+
+def _floats(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, int]]:
+    """Name and length of every weight."""
+    for name, tensor in tensors.items():
+        if tensor.dtype not in INTEGERS and not SCALE.search(name):
+            yield name, math.prod(tensor.shape)
+
+
+def _counted(
+    model: str, tensors: Mapping[str, Tensor], config: Mapping[str, Any]
+) -> Sizes | Unknown:
+    """The weights of a language model, by what reads them."""
+    packed = [n for n, t in tensors.items() if t.dtype in INTEGERS and n.endswith("weight")]
+    if packed:
+        return Unknown(f"`{model}` packs several weights into one number (`{packed[0]}`)")
+    total = embedding = head = routed = body = 0
+    for name, count in _floats(tensors):
+        total += count
+        if OTHER_SENSES.search(name):
+            continue
+        if EMBEDDING.search(name):
+            embedding += count
+        elif HEAD.search(name):
+            head += count
+        elif EXPERT.search(name):
+            routed += count
+        else:
+            body += count
+    # A head that is not written is the embedding itself, or the part of it that is no table of
+    # further embeddings a layer (Gemma).
+    tied = config_sizes.number(config, "vocab_size") * config_sizes.number(config, "hidden_size")
+    experts = config_sizes.experts(config)
+    if routed and not all(experts):
+        return Unknown(f"config.json of `{model}` does not say how many experts a token has")
+    return Sizes(total=total, head=head or tied, body=body, routed=routed, experts=experts)
+
+
+def _attention(
+    model: str, tensors: Mapping[str, Tensor], config: Mapping[str, Any], layers: int
+) -> tuple[Attention, ...] | Unknown:
+    """What each layer keeps and reads: by its weights, or by the config where they are fused."""
+    said = config_sizes.attention(model, config)
+    if isinstance(said, Unknown):
+        return said
+    found = _projections(tensors)
+    by_layer = {int(m[1]): p for n, p in found.items() if (m := formats.LAYER.search(n))}
+    if len(said) != layers:
+        return Unknown(f"`{model}` does not say how many layers it has")
+    return tuple(_held(each, by_layer.get(i, {})) for i, each in enumerate(said))
+
+
+def _projections(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, tuple[int, ...]]]:
+    """Shapes of the projections of each attention, by its name and theirs."""
+    found: dict[str, dict[str, tuple[int, ...]]] = {}
+    for name, tensor in tensors.items():
+        match = ATTENTION.fullmatch(name)
+        if match and len(tensor.shape) == 2:
+            found.setdefault(f"{match[1]}.", {})[match[2]] = tensor.shape
+    return found
+
+
+def _held(said: Attention, shapes: Mapping[str, tuple[int, ...]]) -> Attention:
+    """A layer as its weights have it, where they are one matrix a projection."""
+    if said.latent or not {"q", "o"} <= shapes.keys():
+        return said
+    work = 2 * (shapes["q"][0] + shapes["o"][1])
+    if "k" not in shapes:
+        return replace(said, work=work)
+    width = shapes["k"][0] + shapes.get("v", shapes["k"])[0]
+    return replace(said, keeps=width if said.keeps else 0, reads=width, work=work)
+
+
+def _network(
+    source: ModelFacts, form: formats.Format, net: DraftFacts, layers: int, target: Sizes
+) -> Sizes | Unknown:
+    """The sizes of a draft network from its tensors, by our names for them."""
+    names = formats.rename(source.tensors, form, layers)
+    ours = {name: source.tensors[theirs] for name, theirs in names.items()}
+    config = known_config(source)
+    parts = dict.fromkeys(("embedding", "head", "entry", "markov", "routed", "body", "rest"), 0)
+    for name, count in _floats(ours):
+        parts[_part(name)] += count
+    if form.net.reads == formats.TARGET_KV:
+        parts["head"], parts["embedding"] = parts["embedding"], 0
+    shapes = [*_projections(ours).values()]
+    kept = tuple(_drafts(each, config, form.net, target) for each in shapes)
+    if not all(kept):
+        return Unknown(f"the attention of `{source.model}` is not known")
+    return Sizes(
+        total=sum(parts.values()),
+        head=parts["head"] or target.head,
+        body=parts["body"],
+        routed=parts["routed"],
+        experts=config_sizes.experts(config),
+        entry=parts["entry"],
+        markov=parts["markov"],
+        layers=tuple(each for each in kept if each),
+        steps=net.steps if form.net.own_layers else 1,
+        hidden=net.hidden_size,
+    )
+
+
+def _part(name: str) -> str:
+    """What a tensor of a draft network is, by our name for it."""
+    if name in formats.EMBEDDINGS:
+        return "embedding"
+    if name.startswith("lm_head."):
+        return "head"
+    if name.startswith(("markov.w1.", "confidence.")):
+        return "rest"
+    if name.startswith("markov."):
+        return "markov"
+    if EXPERT.search(name):
+        return "routed"
+    return "entry" if ENTRY.fullmatch(name) else "body"
+
+
+def _drafts(
+    shapes: Mapping[str, tuple[int, ...]],
+    config: Mapping[str, Any],
+    net: formats.Net,
+    target: Sizes,
+) -> Attention | None:
+    """The attention of a layer of a draft; None where it is of no kind that is known."""
+    if "kv_a" in shapes:  # a layer of the target's own kind, which keeps latents
+        said = config_sizes.latent(config)
+        return said if said and said.latent else None
+    if not {"q", "o"} <= shapes.keys():
+        return None
+    work = 2 * (shapes["q"][0] + shapes["o"][1])
+    if "k" in shapes:
+        width = shapes["k"][0] + shapes.get("v", shapes["k"])[0]
+        return Attention(keeps=width, reads=width, work=work)
+    reads = max((each.reads for each in target.layers), default=0)
+    return Attention(keeps=0, reads=reads, work=work) if net.reads == formats.TARGET_KV else None
