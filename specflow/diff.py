@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from specflow.constraints.accept import acceptance, lossy
+from specflow.cost import StepCost, step_cost
+from specflow.engines.base import Export
+from specflow.engines.outcome import Effective
 from specflow.explain import columns, spelled
-from specflow.provenance import Entry
+from specflow.memory import size
+from specflow.provenance import Entry, Origin
 from specflow.recipe import ResolvedRecipe
 from specflow.stages import DRAFTS, VERIFIES
 
 AXES = ("draft.signal", "draft.guess", "verify.shape", "commit.draft_state")
+BY_HAND = (Origin.USER, Origin.OVERRIDE)
+NOT_WRITTEN = "not written"
+UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -23,6 +30,55 @@ class Change:
     path: str
     before: Entry | None
     after: Entry | None
+
+
+@dataclass(frozen=True)
+class Said:
+    """A field, or a flag, that is written differently, and means the same."""
+
+    path: str
+    before: str
+    after: str
+    means: str
+
+
+@dataclass(frozen=True)
+class Sides:
+    """What an engine makes of either recipe."""
+
+    title: str
+    flags: tuple[tuple[str, Any, Any], ...]
+    asked: tuple[Said, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two recipes side by side.
+
+    changes  fields that differ in value
+    textual  fields that are written differently and have the same value
+    sides    an engine's flags, where one is asked for: what differs there is what counts
+    """
+
+    a: ResolvedRecipe
+    b: ResolvedRecipe
+    changes: tuple[Change, ...]
+    textual: tuple[Said, ...]
+    sides: Sides | None = None
+    costs: tuple[StepCost, StepCost] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "costs", (step_cost(self.a), step_cost(self.b)))
+
+    @property
+    def differs(self) -> bool:
+        """Whether anything effective is different."""
+        return bool(self.sides.flags if self.sides is not None else self.changes)
+
+
+def compared(a: ResolvedRecipe, b: ResolvedRecipe, sides: Sides | None = None) -> Comparison:
+    """Two recipes side by side."""
+    return Comparison(a, b, tuple(changes(a, b)), tuple(textual(a, b)), sides)
 
 
 def changes(a: ResolvedRecipe, b: ResolvedRecipe) -> list[Change]:
@@ -38,24 +94,70 @@ def changes(a: ResolvedRecipe, b: ResolvedRecipe) -> list[Change]:
     return out
 
 
-def diff(a: ResolvedRecipe, b: ResolvedRecipe) -> str:
-    """The comparison as text; "the same" where nothing differs."""
-    found = changes(a, b)
-    if not found:
-        return f"{a.name} and {b.name} resolve to the same recipe\n"
-    axes = [c for c in found if c.path in AXES]
-    rest = [c for c in found if c.path not in AXES]
+def textual(a: ResolvedRecipe, b: ResolvedRecipe) -> Iterator[Said]:
+    """Every field that has one value on both sides, and was not written alike."""
+    for path in a.ledger:
+        if path not in b or a[path] != b[path]:
+            continue
+        before, after = _written(a, path), _written(b, path)
+        if before != after:
+            yield Said(path, before, after, spelled(a[path]))
+
+
+def _written(recipe: ResolvedRecipe, path: str) -> str:
+    """What somebody wrote for a field, which an alias may have replaced."""
+    wrote = [e for e in recipe.ledger.history(path) if e.origin in BY_HAND]
+    return spelled(wrote[0].value) if wrote else NOT_WRITTEN
+
+
+def at_engine(
+    title: str, exports: tuple[Export, Export], found: tuple[Effective, Effective]
+) -> Sides:
+    """What an engine runs of either side, and what was asked differently and runs alike."""
+    before, after = found
+    flags, asked = [], []
+    for name in dict.fromkeys((*before.values, *after.values)):
+        values = (before.values.get(name), after.values.get(name))
+        wanted = [spelled(e.args[name]) if name in e.args else NOT_WRITTEN for e in exports]
+        if values[0] != values[1]:
+            flags.append((name, *values))
+        elif wanted[0] != wanted[1]:
+            asked.append(Said(name, wanted[0], wanted[1], spelled(values[0])))
+    for name in dict.fromkeys((*exports[0].env, *exports[1].env)):
+        variables = tuple(export.env.get(name) for export in exports)
+        if variables[0] != variables[1]:
+            flags.append((name, *variables))
+    return Sides(title, tuple(flags), tuple(asked))
+
+
+def diff(both: Comparison) -> str:
+    """The comparison as text."""
+    a, b = both.a, both.b
+    if not both.differs and not both.changes:
+        lines = [f"{a.name} and {b.name} resolve to the same recipe"]
+        return "\n".join([*lines, *_apart(both)]) + "\n"
+    axes = [c for c in both.changes if c.path in AXES]
+    rest = [c for c in both.changes if c.path not in AXES]
     lines = ["axes", *_axes(a, b)]
     if rest:
         lines += ["fields", *columns([_row(c) for c in rest])]
-    lines += ["a step", *_step(a, b)]
+    lines += ["a step", *_pairs(_words(a), _words(b)), *_pairs(*map(_figures, both.costs))]
+    lines += [*columns([(" ", "output", output(a, b))])]
+    lines += [*_engine(both.sides), *_apart(both), "", _total(both, axes, rest)]
+    return "\n".join(lines) + "\n"
+
+
+def _total(both: Comparison, axes: Sequence[Change], rest: Sequence[Change]) -> str:
     counts = [
         f"{sum(c.sign == s for c in rest)} {w}"
         for s, w in (("~", "changed"), ("+", "added"), ("-", "removed"))
     ]
     plural = "axis" if len(axes) == 1 else "axes"
-    lines += ["", f"{len(axes)} {plural} changed; fields: {', '.join(counts)}"]
-    return "\n".join(lines) + "\n"
+    said = f"{len(axes)} {plural} changed; fields: {', '.join(counts)}"
+    if both.sides is not None:
+        many = len(both.sides.flags)
+        said += f"; {both.sides.title} runs {many or 'no'} flag{'' if many == 1 else 's'} otherwise"
+    return said
 
 
 def _axes(a: ResolvedRecipe, b: ResolvedRecipe) -> list[str]:
@@ -84,27 +186,43 @@ def _row(c: Change) -> tuple[str, ...]:
     return c.sign, c.path, before, after, f"{entry.origin.value} {entry.because}"
 
 
-def _step(a: ResolvedRecipe, b: ResolvedRecipe) -> list[str]:
-    def costs(r: ResolvedRecipe) -> Iterator[tuple[str, str]]:
-        draft, verify, width = (
-            DRAFTS[r.stages[0]],
-            VERIFIES[r.stages[1]],
-            r["verify.num_draft_tokens"],
-        )
-        yield "draft", draft.cost(r.draft)
-        yield "verify", verify.doc.format(W=width, K=width - 1)
-        yield "accept", acceptance(r)
+def _words(r: ResolvedRecipe) -> dict[str, str]:
+    """What a step does, in the words of its stages."""
+    width = r["verify.num_draft_tokens"]
+    return {
+        "draft": DRAFTS[r.stages[0]].cost(r.draft),
+        "verify": VERIFIES[r.stages[1]].doc.format(W=width, K=width - 1),
+        "accept": acceptance(r),
+    }
 
+
+def _figures(cost: StepCost) -> dict[str, str]:
+    """What a step takes, in numbers; where a size is not known, it is said so."""
+
+    def amount(count: int | None) -> str:
+        return UNKNOWN if count is None else size(count)
+
+    least, most = cost.verified_positions
+    return {
+        "draft forwards": str(cost.draft_forwards),
+        "verified positions": str(most) if least == most else f"{least} to {most}",
+        "launches": str(cost.launches),
+        "bytes read": f"{amount(cost.step_bytes)} (batch {cost.batch}, {cost.context} tokens in)",
+        "weights": amount(cost.weight_bytes),
+        "KV of a token": amount(cost.kv_bytes_a_token),
+        "memory": amount(cost.memory_bytes),
+    }
+
+
+def _pairs(before: dict[str, str], after: dict[str, str]) -> list[str]:
     rows = []
-    for (name, before), (_, after) in zip(costs(a), costs(b), strict=True):
-        rows.append(
-            (" " if before == after else "~", name, before, "" if before == after else f"→ {after}")
-        )
-    rows.append((" ", "output", _output(a, b), ""))
+    for name, was in before.items():
+        same = was == after[name]
+        rows.append((" " if same else "~", name, was, "" if same else f"→ {after[name]}"))
     return columns(rows)
 
 
-def _output(a: ResolvedRecipe, b: ResolvedRecipe) -> str:
+def output(a: ResolvedRecipe, b: ResolvedRecipe) -> str:
     """What a user gets from either side."""
     if (a.run.dtype, a.target.model) != (b.run.dtype, b.target.model):
         return "another target or dtype"
@@ -117,13 +235,64 @@ def _output(a: ResolvedRecipe, b: ResolvedRecipe) -> str:
     return "the same law (lossless on both sides)"
 
 
-def as_json(a: ResolvedRecipe, b: ResolvedRecipe) -> list[dict[str, Any]]:
-    """The differences as plain values."""
+def _engine(sides: Sides | None) -> list[str]:
+    """The flags that an engine runs otherwise."""
+    if sides is None:
+        return []
+    if not sides.flags:
+        return [sides.title, "  runs the same of both"]
+    rows = [
+        ("~", name, spelled(before), f"→ {spelled(after)}") for name, before, after in sides.flags
+    ]
+    return [sides.title, *columns(rows)]
+
+
+def _apart(both: Comparison) -> list[str]:
+    """What is written otherwise and is the same."""
+    said = (*both.textual, *(both.sides.asked if both.sides is not None else ()))
+    if not said:
+        return []
+    rows = [(" ", s.path, s.before, f"| {s.after}", f"both {s.means}") for s in said]
+    return ["in the text alone", *columns(rows)]
+
+
+def as_json(both: Comparison) -> dict[str, Any]:
+    """The comparison as plain values."""
 
     def side(entry: Entry | None) -> dict[str, Any] | None:
         return None if entry is None else {"value": entry.value, "origin": entry.origin.value}
 
-    return [
-        {"sign": c.sign, "field": c.path, "before": side(c.before), "after": side(c.after)}
-        for c in changes(a, b)
-    ]
+    def told(c: Change) -> dict[str, Any]:
+        return {"sign": c.sign, "field": c.path, "before": side(c.before), "after": side(c.after)}
+
+    a, b = both.a, both.b
+    shown: dict[str, Any] = {
+        "differs": both.differs,
+        "axes": [told(c) for c in both.changes if c.path in AXES],
+        "fields": [told(c) for c in both.changes if c.path not in AXES],
+        "step": {
+            name: {"before": before, "after": after}
+            for (name, before), after in zip(
+                (_words(a) | _numbers(both.costs[0])).items(),
+                (_words(b) | _numbers(both.costs[1])).values(),
+                strict=True,
+            )
+        },
+        "output": output(a, b),
+        "textual": [vars(said) for said in both.textual],
+    }
+    if both.sides is not None:
+        shown["engine"] = {
+            "title": both.sides.title,
+            "flags": [
+                {"flag": name, "before": before, "after": after}
+                for name, before, after in both.sides.flags
+            ],
+            "textual": [vars(said) for said in both.sides.asked],
+        }
+    return shown
+
+
+def _numbers(cost: StepCost) -> dict[str, Any]:
+    names = ("draft_forwards", "verified_positions", "launches", "weight_bytes", "kv_bytes_a_token")
+    return {name: getattr(cost, name) for name in (*names, "step_bytes", "memory_bytes")}

@@ -7,9 +7,17 @@ import difflib
 import json
 import sys
 
-from specflow.cli.common import CLEAN, FINDINGS, add_format, add_overrides, add_stand_in, read
-from specflow.codegen import emit
-from specflow.diff import as_json, changes, diff
+from specflow.cli.common import (
+    CLEAN,
+    FINDINGS,
+    add_format,
+    add_overrides,
+    add_stand_in,
+    read,
+    tell,
+)
+from specflow.diff import Sides, as_json, at_engine, compared, diff
+from specflow.engines.outcome import Refused
 from specflow.graph.show import show
 from specflow.lower import lower
 from specflow.recipe import ResolvedRecipe
@@ -17,9 +25,16 @@ from specflow.recipe import ResolvedRecipe
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
-    parser.add_argument("a", metavar="A", help="path or pack name")
-    parser.add_argument("b", metavar="B", help="path or pack name")
+    operand = "path or pack name, or an engine's arguments: `sglang:--speculative-algorithm ...`"
+    parser.add_argument("a", metavar="A", help=operand)
+    parser.add_argument("b", metavar="B", help="the same")
     add_overrides(parser)
+    parser.add_argument(
+        "--engine", metavar="NAME[@VERSION]", help="compare what this engine runs of either"
+    )
+    parser.add_argument(
+        "--platform", metavar="NAME", help="the machine it is to run on: h100, b200, cpu ..."
+    )
     add_stand_in(parser)
     parser.add_argument("--graph", action="store_true", help="the step graphs too, line by line")
     parser.add_argument("--code", action="store_true", help="the step modules too, line by line")
@@ -28,20 +43,54 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the differences; exit 1 where there are any."""
+    """Print the differences; exit 1 where anything effective is different."""
     a, b = (read(name, args.overrides, stand_in=args.stand_in)[1] for name in (args.a, args.b))
+    tell(list(dict.fromkeys((*a.findings, *b.findings))))
+    sides = None
+    if args.engine is not None:
+        sides = _at_engine(args, a, b)
+        if sides is None:
+            return FINDINGS
+    both = compared(a, b, sides)
     if args.format == "json":
-        print(json.dumps(as_json(a, b), indent=2, ensure_ascii=False))
-    else:
-        print(diff(a, b), end="")
+        shown = as_json(both)
+        if args.graph:
+            shown["graph"] = _lines(a, b, show(lower(a)), show(lower(b)))
+        if args.code:
+            shown["code"] = _lines(a, b, _code(a), _code(b))
+        print(json.dumps(shown, indent=2, ensure_ascii=False))
+        return FINDINGS if both.differs else CLEAN
+    print(diff(both), end="")
     if args.graph:
         sys.stdout.writelines(_lines(a, b, show(lower(a)), show(lower(b))))
     if args.code:
         sys.stdout.writelines(_lines(a, b, _code(a), _code(b)))
-    return FINDINGS if changes(a, b) else CLEAN
+    return FINDINGS if both.differs else CLEAN
+
+
+def _at_engine(args: argparse.Namespace, a: ResolvedRecipe, b: ResolvedRecipe) -> Sides | None:
+    """What an engine runs of both; None, and why, where it does not start with one of them."""
+    from specflow.cli.engines import asked_engine, asked_platform, resolved_by
+
+    asked = asked_engine(args.engine)
+    platform = asked_platform(asked.engine, args.platform)
+    found = [resolved_by(asked, platform, recipe) for recipe in (a, b)]
+    tell(list(dict.fromkeys(d for each in found for d in each.findings)))
+    left, right = found
+    for each in found:
+        if not each.starts:
+            return None
+    assert left.export is not None
+    assert right.export is not None
+    assert not isinstance(left.outcome, Refused)
+    assert not isinstance(right.outcome, Refused)
+    title = f"{asked.title} on {platform}"
+    return at_engine(title, (left.export, right.export), (left.outcome, right.outcome))
 
 
 def _code(recipe: ResolvedRecipe) -> str:
+    from specflow.codegen import emit  # its templates take longer to load than all else here
+
     return emit(lower(recipe), recipe).source
 
 
