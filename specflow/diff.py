@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from specflow.constraints.accept import acceptance, lossy
 from specflow.cost import StepCost, step_cost
-from specflow.engines.base import Export
-from specflow.engines.outcome import Effective
 from specflow.explain import columns, spelled
 from specflow.memory import size
 from specflow.provenance import Entry, Origin
@@ -40,6 +38,15 @@ class Said:
     before: str
     after: str
     means: str
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What an engine was asked to run, and what it runs: flags and variables by name."""
+
+    asked: Mapping[str, Any]
+    env: Mapping[str, str]
+    runs: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -110,21 +117,18 @@ def _written(recipe: ResolvedRecipe, path: str) -> str:
     return spelled(wrote[0].value) if wrote else NOT_WRITTEN
 
 
-def at_engine(
-    title: str, exports: tuple[Export, Export], found: tuple[Effective, Effective]
-) -> Sides:
+def at_engine(title: str, a: Ran, b: Ran) -> Sides:
     """What an engine runs of either side, and what was asked differently and runs alike."""
-    before, after = found
     flags, asked = [], []
-    for name in dict.fromkeys((*before.values, *after.values)):
-        values = (before.values.get(name), after.values.get(name))
-        wanted = [spelled(e.args[name]) if name in e.args else NOT_WRITTEN for e in exports]
+    for name in dict.fromkeys((*a.runs, *b.runs)):
+        values = (a.runs.get(name), b.runs.get(name))
+        wanted = [spelled(r.asked[name]) if name in r.asked else NOT_WRITTEN for r in (a, b)]
         if values[0] != values[1]:
             flags.append((name, *values))
         elif wanted[0] != wanted[1]:
             asked.append(Said(name, wanted[0], wanted[1], spelled(values[0])))
-    for name in dict.fromkeys((*exports[0].env, *exports[1].env)):
-        variables = tuple(export.env.get(name) for export in exports)
+    for name in dict.fromkeys((*a.env, *b.env)):
+        variables = (a.env.get(name), b.env.get(name))
         if variables[0] != variables[1]:
             flags.append((name, *variables))
     return Sides(title, tuple(flags), tuple(asked))

@@ -16,8 +16,7 @@ from specflow.cli.common import (
     read,
     tell,
 )
-from specflow.diff import Sides, as_json, at_engine, compared, diff
-from specflow.engines.outcome import Refused
+from specflow.diff import Ran, Sides, as_json, at_engine, compared, diff
 from specflow.graph.show import show
 from specflow.lower import lower
 from specflow.recipe import ResolvedRecipe
@@ -71,21 +70,18 @@ def run(args: argparse.Namespace) -> int:
 def _at_engine(args: argparse.Namespace, a: ResolvedRecipe, b: ResolvedRecipe) -> Sides | None:
     """What an engine runs of both; None, and why, where it does not start with one of them."""
     from specflow.cli.engines import asked_engine, asked_platform, resolved_by
+    from specflow.engines.outcome import Refused
 
     asked = asked_engine(args.engine)
     platform = asked_platform(asked.engine, args.platform)
     found = [resolved_by(asked, platform, recipe) for recipe in (a, b)]
     tell(list(dict.fromkeys(d for each in found for d in each.findings)))
-    left, right = found
+    ran = []
     for each in found:
-        if not each.starts:
+        if each.export is None or isinstance(each.outcome, Refused) or not each.starts:
             return None
-    assert left.export is not None
-    assert right.export is not None
-    assert not isinstance(left.outcome, Refused)
-    assert not isinstance(right.outcome, Refused)
-    title = f"{asked.title} on {platform}"
-    return at_engine(title, (left.export, right.export), (left.outcome, right.outcome))
+        ran.append(Ran(each.export.args, each.export.env, each.outcome.values))
+    return at_engine(f"{asked.title} on {platform}", *ran)
 
 
 def _code(recipe: ResolvedRecipe) -> str:
