@@ -1,7 +1,8 @@
 """What is recorded of published checkpoints, for a model that a recipe names as ORG/NAME.
 
 A record in published.json holds facts of a model and of the draft network in it, as `facts` names
-them, and the place they were seen in. What was not seen, but inferred, is not `confirmed`.
+them, the sizes of its layers, as config.json names them, and the place they were seen in. What was
+not seen, but inferred, is not `confirmed`.
 """
 
 from __future__ import annotations
