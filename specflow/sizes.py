@@ -38,7 +38,8 @@ def sizes_of_target(facts: ModelFacts) -> Sizes | Unknown:
         if facts.tokens is not None:
             return Unknown(f"the header of `{facts.model}` is read for its tokens alone")
         return config_sizes.whole(facts.model, config)
-    tensors = {n: t for n, t in facts.tensors.items() if n not in _of_draft(facts)}
+    of_draft = _of_draft(facts)
+    tensors = {n: t for n, t in facts.tensors.items() if n not in of_draft}
     counted = _counted(facts.model, tensors, config)
     if isinstance(counted, Unknown):
         return counted
