@@ -28,6 +28,7 @@ COMMANDS = {
     "rules": "list every rule",
     "recipes": "list the recipes that ship with specflow",
     "schema": "the JSON Schema of recipes, for editors",
+    "completion": "the script that completes commands, recipes and fields in a shell",
 }
 
 EXAMPLES = """examples:
@@ -46,6 +47,7 @@ EXAMPLES = """examples:
   specflow rules
   specflow recipes
   specflow schema -o recipe.schema.json
+  specflow completion bash
 
 exit codes: 0 clean; 1 findings, a run cut short, or differences (diff);
             2 usage or unreadable input"""
