@@ -1,4 +1,4 @@
-"""Whether the map from a draft's reduced vocabulary to the target's is one.
+"""Whether words of a draft are the target's: the map of a reduced vocabulary, and two tokenizers.
 
 `d2t` holds offsets: draft id i means target id i + d2t[i]. `t2d` holds 1 at each target id that
 some draft id means.
@@ -6,7 +6,37 @@ some draft id means.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+SHOWN = 3  # ids that differ which are told with both their tokens
+
+
+@dataclass(frozen=True)
+class Differing:
+    """An id that means one token to the target and another, or none, to the draft."""
+
+    id: int
+    target: str | None
+    draft: str | None
+
+    def __str__(self) -> str:
+        ours, theirs = (
+            "no token" if token is None else f"`{token}`" for token in (self.target, self.draft)
+        )
+        return f"id {self.id} is {ours} to the target and {theirs} to the draft"
+
+
+def differing_ids(
+    target: Mapping[str, int], draft: Mapping[str, int]
+) -> tuple[int, tuple[Differing, ...]]:
+    """How many ids mean different tokens, and the first few of them."""
+    ours = {at: token for token, at in target.items()}
+    theirs = {at: token for token, at in draft.items()}
+    ids = sorted(i for i in ours.keys() | theirs.keys() if ours.get(i) != theirs.get(i))
+    shown = tuple(Differing(i, ours.get(i), theirs.get(i)) for i in ids[:SHOWN])
+    return len(ids), shown
 
 
 def offset_fault(d2t: Sequence[int], vocab_size: int) -> str:
@@ -34,3 +64,14 @@ def cover_fault(d2t: Sequence[int], t2d: Sequence[int]) -> str:
             marks = "a draft id means" if mapped else "`t2d` marks"
             return f"{marks} target id {token}, and {lacks}"
     return ""
+
+
+def looks_absolute(d2t: Sequence[int], vocab_size: int) -> bool:
+    """Whether a map holds ids where offsets belong: they grow, and some lead past the last id."""
+    return (
+        len(d2t) > 1
+        and d2t[0] >= 0
+        and d2t[-1] < vocab_size
+        and all(a < b for a, b in pairwise(d2t))
+        and any(at + value >= vocab_size for at, value in enumerate(d2t))
+    )

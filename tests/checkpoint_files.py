@@ -69,6 +69,8 @@ CONFIG: dict[str, Any] = {
 }
 D2T = [0, 1, 1, 2, 10]  # target ids 0, 2, 3, 5, 14
 T2D = [i in (0, 2, 3, 5, 14) for i in range(VOCAB)]
+FIRST = [i < 5 for i in range(VOCAB)]
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
 EAGLE: Shapes = {"fc.weight": (HIDDEN, 2 * HIDDEN), "fc.bias": (HIDDEN,), **block("layers.0.")}
 EAGLE3: Shapes = {
     "fc.weight": (HIDDEN, 3 * HIDDEN),
@@ -144,6 +146,16 @@ def shelf(folder: Path) -> None:
     """The checkpoints that the pages of tests/diagnostics name as tiny-NAME, and files beside."""
     qwen = {"model_type": "qwen3_next", "full_attention_interval": 4}
     small = {n: s for n, s in EAGLE3.items() if n not in ("d2t", "t2d")}
+    headless: Shapes = {
+        n: s for n, s in EAGLE3.items() if n not in ("lm_head.weight", "d2t", "t2d")
+    }
+    packed: Shapes = {
+        ("midlayer.mlp.up_proj.qweight" if n.endswith("up_proj.weight") else n): s
+        for n, s in EAGLE3.items()
+    } | {
+        "midlayer.mlp.up_proj.qweight": ("I32", [0] * 16),
+        "midlayer.mlp.up_proj.scales": (2 * HIDDEN,),
+    }
     wrong = {**EAGLE3, "d2t": ("I64", [0, 1, 1, 2, 20])}
     kinds = ["full_attention"] * LAYERS
     models: dict[str, tuple[Shapes, dict[str, Any]]] = {
@@ -156,6 +168,16 @@ def shelf(folder: Path) -> None:
         "eagle3": (EAGLE3, ONE),
         "eagle3-no-map": (small, ONE),
         "eagle3-wrong-map": (wrong, ONE),
+        "eagle3-absolute-map": ({**EAGLE3, "d2t": ("I64", [0, 4, 9, 13, 17])}, ONE),
+        "eagle3-empty-map": ({**EAGLE3, "d2t": ("I64", [0] * 5), "t2d": ("BOOL", FIRST)}, ONE),
+        "eagle3-no-head": (headless, ONE),
+        "eagle3-lost-head": (headless, ONE | {"draft_vocab_size": 5}),
+        "eagle3-packed": (packed, ONE),
+        "eagle3-quantised": (packed, ONE | {"quantization_config": {"quant_method": "gptq"}}),
+        "eagle3-short": (EAGLE3, ONE | {"max_position_embeddings": 16}),
+        "eagle3-unscaled": (EAGLE3, ONE | {"rope_theta": 10000.0}),
+        "yarn": (LM, CONFIG | {"rope_theta": 10000.0, "rope_scaling": YARN}),
+        "one-of-two-mtp": ({**LM, **MTP}, CONFIG | {"num_nextn_predict_layers": 2}),
         "wide": (EAGLE | {"fc.weight": (HIDDEN, HIDDEN + 12)}, ONE),
         "assistant": (ASSISTANT, ONE | {"layer_types": ["sliding_attention", "full_attention"]}),
         "dflash": (DFLASH, DFLASH_CONFIG),

@@ -25,6 +25,7 @@ from specflow.constraints.drafts import (
     recurrent_target,
 )
 from specflow.constraints.fields import FIELD_RULES, FieldRule
+from specflow.constraints.pairs import PAIR_RULES
 from specflow.constraints.run import half_precision_on_cpu, longer_than_context, useless_allow
 from specflow.constraints.shapes import (
     adaptive_steps_on_tree,
@@ -50,6 +51,7 @@ SPANNING: tuple[Rule, ...] = (
     hidden_size_mismatch,
     ill_fitting_draft,
     draft_vocabulary_mismatch,
+    *PAIR_RULES,
     tree_without_branches,
     accept_on_other_shape,
     accept_without_law,

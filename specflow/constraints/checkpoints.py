@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from specflow.constraints.drafts import holder, network
 from specflow.recipe import ResolvedRecipe
 from specflow.rules import Finding, rule
+from specflow.vocab_map import differing_ids
 
 MODELS = ("target", "draft")
 
@@ -56,11 +57,14 @@ def tokenizer_mismatch(r: ResolvedRecipe) -> Iterator[Finding]:
     """
     target, draft = r.facts["target"], r.facts["draft"]
     if draft.model and not target.speaks_like(draft):
+        count, examples = differing_ids(target.vocabulary, draft.vocabulary)
         yield Finding(
             at="draft.model",
-            message=f"`{draft.model}` has another tokenizer than `{target.model}`",
+            message=f"`{draft.model}` has another tokenizer than `{target.model}`: {count} "
+            f"id{'s' if count != 1 else ''} differ{'s' if count == 1 else ''}",
             label=f"{draft.tokenizer_size} tokens",
             because={"target.model": f"{target.tokenizer_size} tokens"},
+            notes=tuple(map(str, examples)),
             help="name a draft whose tokenizer.json maps the same tokens to the same ids",
         )
 

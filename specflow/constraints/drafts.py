@@ -5,17 +5,21 @@ All of it is told from configs, names and shapes, before any weight loads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
 from specflow.diagnostics import Put
 from specflow.facts import CAUSAL_LM, FOR_ANOTHER, DraftFacts, ModelFacts
 from specflow.formats import HIDDEN, TAPS, named
+from specflow.headers import guarded, read_integers
 from specflow.recipe import ResolvedRecipe
 from specflow.rules import Finding, rule
 from specflow.stages import DRAFTS
 from specflow.stages.base import DraftStage
 from specflow.tables import MADE_FOR
+from specflow.vocab_map import looks_absolute
 
+MAP = re.compile(r"(model\.)?d2t")
 # Kinds of layers whose state is overwritten at each token, in the words of config.json.
 RECURRENT = frozenset(
     {"conv", "hybrid", "hybrid_sliding", "linear_attention", "mamba", "mamba2", "recurrent"}
@@ -145,6 +149,8 @@ def ill_fitting_draft(r: ResolvedRecipe) -> Iterator[Finding]:
     Name a draft that was made for this target, or download it again.
     """
     net = network(r)
+    if net.has_map and not net.vocab_size:
+        return  # a map for a head that is not there: that is the finding
     if net.problem is not None and net.problem.kind == "misfit":
         yield Finding(
             at=f"{holder(r)}.model",
@@ -157,7 +163,28 @@ def ill_fitting_draft(r: ResolvedRecipe) -> Iterator[Finding]:
             if holder(r) == "draft"
             else {},
             help=net.problem.help,
+            notes=_absolute(r, net),
         )
+
+
+def _absolute(r: ResolvedRecipe, net: DraftFacts) -> tuple[str, ...]:
+    """A word on a map that holds ids where offsets belong."""
+    vocab = r.facts["target"].vocab_size
+    if not net.has_map or not looks_absolute(offsets(r.facts[holder(r)]), vocab):
+        return ()
+    said = "the values of `d2t` grow as ids of the target would; it holds offsets: "
+    return (f"{said}target id - draft id",)
+
+
+def offsets(draft: ModelFacts) -> Sequence[int]:
+    """The values of `d2t`; empty where there is none, or none that can be read."""
+    name = next((n for n in draft.tensors if MAP.fullmatch(n)), "")
+    if not name:
+        return ()
+    nothing: Sequence[int] = ()
+    return guarded(
+        draft.model, lambda: read_integers(draft.model, name, draft.tensors[name]), nothing
+    )[0]
 
 
 @rule("SF027", "draft-vocabulary-mismatch")
@@ -194,8 +221,20 @@ def draft_vocabulary_mismatch(r: ResolvedRecipe) -> Iterator[Finding]:
         message=f"`{r.facts[holder(r)].model}` embeds {rows} tokens, and the target has {known}",
         label=f"{rows} tokens",
         because={"target.model": f"{known} tokens"},
+        notes=_padded(r, rows),
         help=FOR_ANOTHER,
     )
+
+
+def _padded(r: ResolvedRecipe, rows: int) -> tuple[str, ...]:
+    """A word on rows that no token uses, where the tokenizers are one."""
+    target, draft = r.facts["target"], r.facts["draft"]
+    known = target.tokenizer_size
+    if not known or draft.tokenizer_size != known or not target.speaks_like(draft):
+        return ()
+    said = f"both tokenizers map the same {known} tokens: rows past them ({rows - known} of the "
+    said += f"draft, {target.vocab_size - known} of the target) are padding, which engines pass "
+    return (f"{said}over; specflow's own engine needs equal numbers of rows",)
 
 
 @rule("SF044", "recurrent-target")

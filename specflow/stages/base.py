@@ -261,8 +261,11 @@ def own_layer(facts: Facts) -> Derived | Missing:
             "EAGLE3, or write NGRAM, which needs none",
         )
     declared = f"{target.mtp_layers} MTP layer{'s' if target.mtp_layers > 1 else ''}"
-    message = f"the config of `{target.model}` declares {declared}, and its weights hold none"
-    return Missing(message, f"download the whole checkpoint, or {offer}")
+    first, last = target.layers, target.layers + target.mtp_layers - 1
+    lost = f"layer {first} is" if first == last else f"layers {first} to {last} are"
+    message = f"the config of `{target.model}` declares {declared}, and its weights hold none: "
+    kept = "take a checkpoint that kept its MTP weights (a quantiser may have dropped them)"
+    return Missing(f"{message}{lost} missing", f"{kept}, or {offer}")
 
 
 def state(b: Builder, name: str) -> Buffer:
