@@ -25,6 +25,8 @@ LAYERS = (
             "measuring.py",
             "report.py",
             "explain.py",
+            "roofline.py",
+            "fit.py",
             "cost.py",
             "diff.py",
             "manual.py",

@@ -7,8 +7,8 @@ and KV are counted, activations are not: they stay small beside them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from specflow.config_sizes import Attention, Sizes, Unknown
@@ -182,11 +182,10 @@ def step_cost(recipe: ResolvedRecipe, *, context: int | None = None) -> StepCost
     variant = main_variant(graph, recipe)
     batch = recipe.run.batch_size
     at = recipe.run.max_length // 2 if context is None else context
-    asked = tuple(forwards(graph, variant, batch))
+    asked = merged(forwards(graph, variant, batch))
     models = networks(recipe)
-    loads = [load(each, models, batch, at) for each in asked]
-    known = [each for each in loads if each is not None]
-    whole = len(known) == len(loads)
+    loads = forward_loads(asked, models, batch, at)
+    summed = None if loads is None else [*zip((each.times for each in asked), loads, strict=True)]
     memory = footprint(recipe)
     return StepCost(
         variant=variant.name,
@@ -199,12 +198,8 @@ def step_cost(recipe: ResolvedRecipe, *, context: int | None = None) -> StepCost
         weight_bytes=memory.weights,
         kv_bytes_a_token=memory.kv_a_token,
         draft_kv_bytes=memory.draft_kv_a_token,
-        step_bytes=round(sum(f.times * a.bytes for f, a in zip(asked, known, strict=True)))
-        if whole
-        else None,
-        step_flops=round(sum(f.times * a.flops for f, a in zip(asked, known, strict=True)))
-        if whole
-        else None,
+        step_bytes=None if summed is None else round(sum(n * each.bytes for n, each in summed)),
+        step_flops=None if summed is None else round(sum(n * each.flops for n, each in summed)),
         memory_bytes=memory.total(batch),
         unknown=tuple(dict.fromkeys((*models.unknown, *memory.unknown))),
     )
@@ -236,6 +231,15 @@ def forwards(graph: StepGraph, variant: Variant, batch: int) -> Iterator[Forward
             for op in node.body if isinstance(node, Repeat) else (node,):
                 if isinstance(op, Op) and OPS[op.kind].domain == "model":
                     yield _forward(op, turns, phase.model, extents)
+
+
+def merged(asked: Iterable[Forward]) -> tuple[Forward, ...]:
+    """Forwards that differ in nothing as one, which happens several times."""
+    times: dict[Forward, int] = {}
+    for each in asked:
+        alike = replace(each, times=1)
+        times[alike] = times.get(alike, 0) + each.times
+    return tuple(replace(each, times=count) for each, count in times.items() if count)
 
 
 def _forward(op: Op, times: int, model: str, extents: dict[str, int]) -> Forward:
@@ -283,6 +287,15 @@ def _extent(dim: str | int, extents: dict[str, int]) -> int:
         else:
             total += extents[part]
     return total
+
+
+def forward_loads(
+    asked: tuple[Forward, ...], models: Networks, batch: int, context: int
+) -> tuple[Load, ...] | None:
+    """What each forward reads and computes; None where the sizes of some model are not known."""
+    loads = [load(each, models, batch, context) for each in asked]
+    known = tuple(each for each in loads if each is not None)
+    return known if len(known) == len(loads) else None
 
 
 def load(forward: Forward, models: Networks, batch: int, context: int) -> Load | None:

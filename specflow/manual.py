@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from specflow.constraints import FIELD_RULES, rules
 from specflow.engines.findings import ENGINE_RULES, SEVERITIES
+from specflow.fit import FIT_RULES
 from specflow.load import LOAD_RULES
 from specflow.prompts import RULES as PROMPT_RULES
 
@@ -90,6 +91,10 @@ def manuals() -> tuple[Manual, ...]:
     found += [
         Manual(code, name, SEVERITIES[code].value, doc, "specflow/engines/findings.py")
         for code, (name, doc) in ENGINE_RULES.items()
+    ]
+    found += [
+        Manual(code, name, "error", doc, "specflow/fit.py")
+        for code, (name, doc) in FIT_RULES.items()
     ]
     found += [Manual(code, name, "error", doc) for code, (name, doc) in CLI_RULES.items()]
     return tuple(sorted(found, key=lambda m: m.code))

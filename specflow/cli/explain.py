@@ -6,6 +6,7 @@ import argparse
 import json
 
 from specflow.cli.common import CLEAN, FINDINGS, add_format, add_stand_in, is_override, read, tell
+from specflow.cli.costs import COST_OPTIONS, add_cost, cost
 from specflow.cli.engines import add_engine, asked_engine, asked_platform, resolved_by
 from specflow.diagnostics import closest
 from specflow.engines import show
@@ -22,6 +23,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "words", nargs="*", metavar="FIELD|key=value", help="one field to explain; overrides"
     )
     add_engine(parser, "show what an engine makes of the recipe")
+    add_cost(parser)
     add_stand_in(parser)
     add_format(parser, "text", "json")
     parser.set_defaults(run=run)
@@ -33,8 +35,12 @@ def run(args: argparse.Namespace) -> int:
     overrides = [w for w in args.words if is_override(w)]
     resolved = read(args.recipe, overrides, stand_in=args.stand_in)[1]
     tell(resolved.findings)
+    _together(args, fields)
     if args.engine is not None:
         return _engine(args, resolved, fields)
+    if args.cost:
+        print(cost(args, resolved), end="")
+        return CLEAN
     for path in fields:
         if path not in resolved:
             near = closest(path, resolved.ledger) or list(resolved.ledger)
@@ -53,6 +59,19 @@ def run(args: argparse.Namespace) -> int:
             end="",
         )
     return CLEAN
+
+
+def _together(args: argparse.Namespace, fields: list[str]) -> None:
+    """Stop at options that do not belong together."""
+    asked = [
+        f"--{name.replace('_', '-')}" for name in COST_OPTIONS if getattr(args, name) is not None
+    ]
+    if asked and not args.cost:
+        raise UsageError(f"`{asked[0]}` is for the estimate of `--cost`", "add `--cost`")
+    if args.cost and args.engine is not None:
+        raise UsageError("`--cost` and `--engine` explain two things", "ask for one of them")
+    if args.cost and fields:
+        raise UsageError("`--cost` explains the whole step", f"leave out `{fields[0]}`")
 
 
 def _engine(args: argparse.Namespace, resolved: ResolvedRecipe, fields: list[str]) -> int:
