@@ -305,14 +305,23 @@ _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE
 
 
 def _as_github(diagnostic: Diagnostic) -> str:
-    """A workflow command: GitHub shows it beside the line it names."""
-    at = diagnostic.primary
-    where = _position(at.span) if at else {}
-    shown = {"file": "file", "line": "line", "column": "col"}
-    properties = {shown[key]: str(value) for key, value in where.items() if key in shown}
-    properties["title"] = f"{diagnostic.code} {diagnostic.name}"
+    """A workflow command: GitHub shows it beside the lines it names, the way out beneath."""
+    properties = {**_where(diagnostic), "title": f"{diagnostic.code} {diagnostic.name}"}
     written = ",".join(f"{key}={_escape(text, _PROPERTY)}" for key, text in properties.items())
-    return f"::{_COMMANDS[diagnostic.severity]} {written}::{_escape(diagnostic.message, _DATA)}"
+    said = diagnostic.message + (f"\nhelp: {diagnostic.help}" if diagnostic.help else "")
+    return f"::{_COMMANDS[diagnostic.severity]} {written}::{_escape(said, _DATA)}"
+
+
+def _where(diagnostic: Diagnostic) -> dict[str, str]:
+    """The properties that say where; none for what stands in no file, as an override does."""
+    at = diagnostic.primary
+    if at is None or at.span.source.name.startswith("<"):
+        return {}
+    where = {key: str(value) for key, value in _position(at.span).items()}
+    shown = {"file": "file", "line": "line", "end_line": "endLine"}
+    if where["line"] == where["end_line"]:  # GitHub takes no columns where the lines differ
+        shown |= {"column": "col", "end_column": "endColumn"}
+    return {name: where[key] for key, name in shown.items()}
 
 
 # The percent sign comes first, so that no escape is escaped again.

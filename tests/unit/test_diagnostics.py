@@ -197,9 +197,64 @@ def test_github_escapes_what_would_end_the_command() -> None:
     label = Label(span(source, "8"), primary=True)
     found = Diagnostic("SF012", "width", Severity.NOTE, "100%\r\nsure: a, b", (label,))
     assert render([found], "github") == (
-        "::notice file=a%2Cb%3Ac.yaml,line=10,col=21,title=SF012 width::100%25%0D%0Asure: a, b"
+        "::notice file=a%2Cb%3Ac.yaml,line=10,endLine=10,col=21,endColumn=22,title=SF012 width"
+        "::100%25%0D%0Asure: a, b"
     )
     assert render([finding()], "github") == "::error title=SF012 chain-width-mismatch::no"
+
+
+def runner_reads(line: str) -> tuple[str, dict[str, str], str]:
+    """A workflow command as the runner takes it apart: at `::`, a blank, commas and `=`."""
+    before, _, data = line.removeprefix("::").partition("::")
+    command, _, listed = before.partition(" ")
+    pairs = (each.split("=", 1) for each in listed.split(",") if each)
+    plain = {"%0D": "\r", "%0A": "\n", "%3A": ":", "%2C": ",", "%25": "%"}
+
+    def read(text: str, escapes: int) -> str:
+        for escape in [*list(plain)[:escapes], "%25"]:
+            text = text.replace(escape, plain[escape])
+        return text
+
+    return command, {key: read(value, 4) for key, value in pairs}, read(data, 2)
+
+
+@pytest.mark.parametrize(
+    "name", ["a b.yaml", "100%.yaml", "%2C.yaml", "x=y.yaml", "a::b.yaml", "a\nb.yaml", "é/ü.yaml"]
+)
+@pytest.mark.parametrize(
+    "message", ["a::error::b", "%0A is no line break", "one\ntwo", "`a`, b: c"]
+)
+def test_github_reads_back_odd_names_and_messages(name: str, message: str) -> None:
+    found = Diagnostic(
+        "SF012",
+        "width",
+        Severity.WARNING,
+        message,
+        (Label(span(Source(name, RECIPE), "8"), primary=True),),
+        help="50%, or: less",
+    )
+    written = render([found, found], "github").split("\n")
+    assert len(written) == 2
+    command, properties, data = runner_reads(written[1])
+    assert command == "warning"
+    assert properties["file"] == name
+    assert properties["title"] == "SF012 width"
+    assert data == f"{message}\nhelp: 50%, or: less"
+
+
+def test_github_marks_columns_on_one_line_only() -> None:
+    source = Source("a.yaml", RECIPE)
+    start = RECIPE.index("target:")
+    two = Label(Span(source, start, RECIPE.index("draft:")), primary=True)
+    (line,) = render([Diagnostic("SF1", "x", Severity.ERROR, "m", (two,))], "github").split("\n")
+    _, properties, _ = runner_reads(line)
+    assert properties == {"file": "a.yaml", "line": "2", "endLine": "4", "title": "SF1 x"}
+
+
+def test_github_names_no_file_for_an_override() -> None:
+    source = Source("<command line>", "draft.topk=0")
+    found = Diagnostic("SF1", "x", Severity.ERROR, "m", (Label(Span(source, 11, 12)),))
+    assert render([found], "github") == "::error title=SF1 x::m"
 
 
 def test_summary_counts() -> None:
