@@ -8,16 +8,16 @@ that ends within a step counts with all of it, since what ends it is no word on 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import isnan
 from typing import Any
 
 from specflow import prompts as prompt_files
 from specflow.capture import CapturedStep
 from specflow.diagnostics import Diagnostic
-from specflow.errors import RuntimeFault
 from specflow.execute import Watch, decode, encode, make_session, open_target
 from specflow.explain import columns, spelled
 from specflow.recipe import ResolvedRecipe
-from specflow.temperatures import GRID, Fit, fit_temperatures
+from specflow.temperatures import GRID, MEANT, Fit, fit_temperatures
 
 HEADS = ("position", "temperature", "ECE before", "ECE after", "held", "n")
 FEWEST = 50  # steps, below which a calibration error says little
@@ -105,10 +105,7 @@ class Calibration:
 
 
 def calibrate(recipe: ResolvedRecipe, prompts: prompt_files.Prompts, watch: Watch) -> Calibration:
-    """Decode prompts with a recipe that verifies all by plan (`measuring.to_calibrate`), and fit.
-
-    RuntimeFault where the prompts gave too few steps.
-    """
+    """Decode prompts with a recipe as `measuring.to_calibrate` makes it, and fit."""
     target, tokenizer = open_target(recipe, watch)
     requests, findings = encode(prompts, tokenizer, recipe)
     found = (*prompts.findings, *findings)
@@ -120,22 +117,35 @@ def calibrate(recipe: ResolvedRecipe, prompts: prompt_files.Prompts, watch: Watc
     watch.say(f"decoding {len(requests)} prompts")
     done = decode(session, requests, watch, None)
     steps = len(heard.accepted)
-    if done.stopped:
-        return Calibration(heard, None, (), found, done.stopped)
-    if steps < FEWEST:
-        raise RuntimeFault(
-            f"{steps} steps are too few to fit temperatures to; name more prompts, or raise "
-            f"`sampling.max_new_tokens`, until there are {FEWEST} at least"
-        )
+    stopped = done.stopped or unfit(heard)
+    if stopped:
+        return Calibration(heard, None, (), found, stopped)
     watch.say(f"fitting {len(heard.logits[0])} temperatures to {steps} steps")
     fit = fit_temperatures(heard.logits, heard.accepted)
     return Calibration(heard, fit, tuple(notes_of(recipe, heard, fit)), found, "")
 
 
+def unfit(heard: Heard) -> str:
+    """Why nothing can be fitted to what was heard, and the way out; or nothing."""
+    steps = len(heard.accepted)
+    if steps < FEWEST:
+        return (
+            f"{steps} steps are too few to fit temperatures to; name more prompts, or raise "
+            f"`sampling.max_new_tokens`, until there are {FEWEST} at least"
+        )
+    broken = sum(any(map(isnan, row)) for row in heard.logits)
+    if broken:
+        return (
+            f"the confidence head says no number in {broken} of {steps} steps; its weights are "
+            "broken, or too large for this dtype: use float32, or download the draft again"
+        )
+    return ""
+
+
 def notes_of(recipe: ResolvedRecipe, heard: Heard, fit: Fit) -> list[str]:
     """What whoever uses the temperatures should know of them."""
     accept, heat = recipe["verify.accept"], recipe.sampling.temperature
-    notes = [f"what was accepted is by `accept: {accept}` at temperature {heat:g}"]
+    notes = [f"what was accepted is by `accept: {accept}` at temperature {heat:g}", MEANT]
     ends = [at for at, t in enumerate(fit.temperatures, start=1) if t in (GRID[0], GRID[-1])]
     if ends:
         at = ", ".join(map(str, ends))

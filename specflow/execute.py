@@ -34,7 +34,7 @@ from specflow.models.ragged import BatchPlanner
 from specflow.models.tokenizer import Tokenizer
 from specflow.provenance import Entry
 from specflow.recipe import Recipe, ResolvedRecipe, dump
-from specflow.report import Counted, Report, Timed
+from specflow.report import COMPLETIONS, REPORT, Counted, Report, Timed
 from specflow.resolve import STAND_IN, resolve
 from specflow.session import Completion, Draws, Request, Session
 from specflow.stages import ACCEPTS
@@ -382,14 +382,16 @@ class Completions:
     """
 
     def __init__(self, folder: Path | None) -> None:
-        self._path = folder / "completions.jsonl" if folder else None
+        self._path = folder / COMPLETIONS if folder else None
         self._handle = -1
 
     def __enter__(self) -> Completions:
-        """Open the file, if there is a folder for it."""
+        """Open the file, if there is a folder for it; the report of an older run goes."""
         if self._path is not None:
             try:
-                self._handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                (self._path.parent / REPORT).unlink(missing_ok=True)
+                self._handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
             except OSError as error:
                 raise RuntimeFault(f"`{self._path}` cannot be written: {error.strerror}") from error
         return self

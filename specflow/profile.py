@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from specflow import prompts as prompt_files
 from specflow.capture import buffers
 from specflow.cost_fit import Timing, errors, fit_additive
+from specflow.diagnostics import Diagnostic
 from specflow.errors import RuntimeFault
 from specflow.execute import Stages, encode, environment, make_session, open_target
 from specflow.explain import columns, spelled
@@ -75,14 +76,16 @@ class Point:
 class Profile:
     """What measuring leaves.
 
-    points   in the order of rows and tokens; those that were timed at all
-    table    None where it was stopped
-    stopped  what ended it early, or nothing
+    points    in the order of rows and tokens; those that were timed at all
+    table     None where it was stopped
+    findings  what is wrong with prompts
+    stopped   what ended it early, or nothing
     """
 
     points: tuple[Point, ...]
     table: Table | None
     notes: tuple[str, ...]
+    findings: tuple[Diagnostic, ...]
     stopped: str
 
 
@@ -113,29 +116,40 @@ def profile(
     prompts  the text; None takes a short one that is built in
     """
     target, tokenizer = open_target(recipe, watch)
+    beginnings, found = texts(recipe, prompts, tokenizer)
+    if not beginnings:
+        return Profile((), None, (), found, "no prompt could be used")
     session = make_session(recipe, target, tokenizer)
-    fill(session, texts(recipe, prompts, tokenizer))
+    try:
+        fill(session, beginnings)
+    except RuntimeFault as error:
+        return Profile((), None, (), found, str(error))
     watch.say(f"timing {len(wanted.sizes)} sizes of {wanted.warmup} + {wanted.steps} steps")
     timed, stopped = take_turns(Stopwatch(session), wanted, watch)
     points = tuple(Point(*size, tuple(each)) for size, each in sorted(timed.items()) if each)
     if stopped:
-        return Profile(points, None, (), stopped)
+        return Profile(points, None, (), found, stopped)
     table = described(recipe, tabled(points, additive=wanted.additive))
-    return Profile(points, table, tuple(notes_of(points, table)), "")
+    return Profile(points, table, tuple(notes_of(points, table)), found, "")
 
 
 def texts(
     recipe: ResolvedRecipe, prompts: prompt_files.Prompts | None, tokenizer: Tokenizer
-) -> list[list[int]]:
-    """The tokens that rows begin with, each short enough for a step or two."""
+) -> tuple[list[list[int]], tuple[Diagnostic, ...]]:
+    """The tokens that rows begin with, short enough for a step or two; what is wrong with prompts.
+
+    A prompt at fault is a finding and the others are used; the built-in text never stands for them.
+    """
     room = recipe.run.max_length - 2 * recipe["verify.num_draft_tokens"]
     if room < 1:
         raise RuntimeFault(
             f"`run.max_length` of {recipe.run.max_length} positions leaves no room for a text "
             "beside a step; raise it"
         )
-    found = encode(prompts, tokenizer, recipe)[0] if prompts is not None else []
-    return [r.tokens[:room] for r in found] or [tokenizer.encode(TEXT)[:room]]
+    if prompts is None:
+        return [tokenizer.encode(TEXT)[:room]], ()
+    requests, findings = encode(prompts, tokenizer, recipe)
+    return [r.tokens[:room] for r in requests], (*prompts.findings, *findings)
 
 
 def fill(session: Session, beginnings: Sequence[Sequence[int]]) -> None:

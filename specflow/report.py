@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+COMPLETIONS, REPORT = "completions.jsonl", "report.json"  # what a run leaves in its folder
 SCHEMA = 1
 TOO_FEW = 64  # verifies below which a low accept length says nothing
 TOO_LOW = 1.05

@@ -18,12 +18,19 @@ from specflow.planning import list_fault, read_measured
 GRID = tuple(10 ** (step / 20) for step in range(-20, 21))  # 0.1 to 10, level on a log scale
 BINS = 15
 SMALLEST = 1e-8  # a chance is kept this far from 0 and from 1, as DeepSpec does
+MEANT = (
+    "ECE is of survival, the chance that a guess and all before it hold, and in sample: on other "
+    "prompts than these expect it to be larger"
+)
 WAY_OUT = "fit the temperatures again, or leave them out: confidences are then taken as they are"
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Temperatures by position, and the calibration errors of survival at 1 and at them."""
+    """Temperatures by position, and the calibration errors of survival at 1 and at them.
+
+    The errors are in sample: of the steps that the temperatures were fitted to.
+    """
 
     temperatures: tuple[float, ...]
     ece_before: tuple[float, ...]
@@ -106,6 +113,7 @@ def temperatures_text(fit: Fit, dataset: str, samples: int) -> str:
         "num_samples": samples,
         "ece_before": fit.ece_before,
         "ece_after": fit.ece_after,
+        "note": MEANT,
     }
     return json.dumps(said, indent=2) + "\n"
 

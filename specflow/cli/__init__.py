@@ -10,7 +10,7 @@ from importlib import import_module
 
 import specflow
 from specflow.cli.common import CLEAN, FINDINGS, USAGE, failed, told
-from specflow.cli.streams import close_streams, crashed, open_streams, unwritable
+from specflow.cli.streams import crashed, delivered, open_streams, refused
 from specflow.errors import RecipeError, RuntimeFault, UsageError
 from specflow.interrupts import seen
 
@@ -53,14 +53,20 @@ exit codes: 0 clean; 1 findings, a run cut short, or differences (diff);
             2 usage or unreadable input"""
 
 
-def main(argv: Sequence[str] | None = None) -> int:  # noqa: PLR0911 - one return a way to end
+def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. Nothing a user does ends in a traceback."""
     words = list(sys.argv[1:] if argv is None else argv)
     open_streams()
-    form = wanted_format(words)
     try:
-        code = command(words)
-        sys.stdout.flush()
+        return delivered(attempt(words, wanted_format(words)))
+    except SystemExit as left:  # argparse has said what it had to
+        raise SystemExit(delivered(int(left.code or CLEAN))) from None
+
+
+def attempt(words: list[str], form: str) -> int:  # noqa: PLR0911 - one return a way to end
+    """Run one command, and tell whatever stops it."""
+    try:
+        return command(words)
     except RecipeError as error:
         return failed(error, form)
     except UsageError as error:
@@ -71,18 +77,11 @@ def main(argv: Sequence[str] | None = None) -> int:  # noqa: PLR0911 - one retur
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return FINDINGS
-    except BrokenPipeError:
-        close_streams()  # whoever read it has read enough
-        return CLEAN
-    except OSError as error:
-        close_streams()
-        return unwritable(error)
     except Exception as error:  # noqa: BLE001 - the last boundary: a bug is told as one
         if seen():  # a library caught the interrupt, and failed in another way
             print("interrupted", file=sys.stderr)
             return FINDINGS
-        return crashed(error, form)
-    return code
+        return refused(error, form) if isinstance(error, OSError) else crashed(error, form)
 
 
 def command(words: list[str]) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import sys
 from pathlib import Path
 
 from specflow import prompts as prompt_files
@@ -19,7 +18,7 @@ from specflow.cli.common import (
     show,
     tell,
 )
-from specflow.cli.files import add_out, count, prepare_file, write_whole
+from specflow.cli.files import add_out, count, keep, prepare_file, read_by
 from specflow.load import load
 from specflow.measuring import to_calibrate, unmeasured
 from specflow.packs import find, with_stand_in
@@ -63,21 +62,23 @@ def run(args: argparse.Namespace) -> int:
     if not prompts.items:
         show(prompts.findings, args.format)
         return USAGE
-    out = prepare_file(args.out, overwrite=args.overwrite) if args.out is not None else None
+    out = None
+    if args.out is not None:
+        out = prepare_file(args.out, read_by(recipe, args.prompts), overwrite=args.overwrite)
     # rich and torch load only now, when all else is known to be right
     from specflow.calibrate import as_json, calibrate, table
     from specflow.cli.progress import Progress
 
     with Progress() as watch:
         found = calibrate(heard, prompts, watch)
+    unwritten = CLEAN
+    if found.fit is not None and out is not None:
+        steps = len(found.heard.accepted)
+        unwritten = keep(out, temperatures_text(found.fit, str(args.prompts), steps))
     if args.format == "json":
         tell(found.findings)
         print(json.dumps(as_json(heard, found), indent=2, ensure_ascii=False))
     else:
         show(found.findings, args.format)
         print("\n".join(table(heard, found)))
-    if found.fit is not None and out is not None:
-        steps = len(found.heard.accepted)
-        write_whole(out, temperatures_text(found.fit, str(args.prompts), steps))
-        print(f"wrote {out}", file=sys.stderr)
-    return FINDINGS if found.findings or found.stopped else CLEAN
+    return FINDINGS if found.findings or found.stopped else unwritten

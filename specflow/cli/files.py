@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
+import secrets
+import stat
+import sys
 import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from specflow import prompts as prompt_files
+from specflow.cli.common import CLEAN, FINDINGS, told
 from specflow.errors import RuntimeFault, UsageError
 from specflow.recipe import Recipe, ResolvedRecipe
+
+
+def read_by(recipe: Recipe, prompts: Path | None = None) -> list[Path]:
+    """The files that a command on a recipe reads, as they are named."""
+    said = recipe.written.get("run") or {}
+    named = said.get("prompts") if isinstance(said, Mapping) else None
+    own = recipe.file("run.prompts", named) if isinstance(named, str) else None
+    sources = (Path(source.name) for source in recipe.sources)
+    return [*sources, *(each for each in (own, prompts) if each is not None)]
 
 
 def add_out(parser: argparse.ArgumentParser, what: str) -> None:
@@ -36,32 +51,113 @@ def prompts_of(
     return prompt_files.read(recipe.file("run.prompts", resolved.run.prompts), limit)
 
 
-def prepare_file(name: str, *, overwrite: bool) -> Path:
-    """Where a result will go; tried before any model loads, and an older one is kept."""
-    file = Path(name)
-    if not name or (file.exists() and not file.is_file()):
+def prepare_file(name: str, read: Iterable[Path], *, overwrite: bool) -> Path:
+    """Where a result will go, tried before any model loads; nothing is left there by that.
+
+    A link is followed: what it names is written. Files that were `read` are never written over.
+    """
+    file = _real("-o", name)
+    if file.exists() and not file.is_file():
         raise UsageError(f"`-o {name}` is no file", "name a file; it is made")
+    if file in [Path(os.path.realpath(each)) for each in read]:
+        raise UsageError(f"`-o {name}` is a file that is read", "name another file; it is made")
     if file.exists() and not overwrite:
-        offer = "name another file, or add --overwrite"
-        raise UsageError(f"`-o {name}` exists", offer)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=file.parent):
-            pass
-    except OSError as error:
-        reason = f"`-o {name}` cannot be written: {error.strerror}"
-        raise UsageError(reason, "name a file in a folder that can be written") from error
+        raise UsageError(f"`-o {name}` exists", "name another file, or add --overwrite")
+    with _writable("-o", name, "name a file in a folder that can be written"):
+        try_folder(file.parent, file.name)
+        if file.exists():
+            os.close(os.open(file, os.O_WRONLY))  # one that is read-only is meant to stay
     return file
 
 
-def write_whole(file: Path, text: str) -> None:
-    """A file whole, or as it was before; RuntimeFault where the disk does not take it."""
-    beside = file.with_name(f"{file.name}.new")
+def prepare_folder(name: str, files: Sequence[str], *, overwrite: bool) -> Path:
+    """The folder of a run, tried before any model loads; an older run there is kept until then."""
+    folder = _real("--out", name)
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"`--out {name}` is no folder", "name a folder; it is made if need be")
+    kept = [file for file in files if os.path.lexists(folder / file)]
+    if kept and not overwrite:
+        raise UsageError(
+            f"`--out {name}` holds {' and '.join(kept)} of an earlier run",
+            "name another folder, or add --overwrite",
+        )
+    odd = [file for file in kept if not (folder / file).is_file()]
+    if odd:
+        raise UsageError(f"`{folder / odd[0]}` is no file", "name another folder")
+    with _writable("--out", name, "name a folder that can be written"):
+        try_folder(folder)
+    return folder
+
+
+def try_folder(folder: Path, name: str = "") -> None:
+    """Make a folder, and a file in it, and take back both; OSError where that cannot be."""
+    made: list[Path] = []
     try:
-        beside.write_text(text, encoding="utf-8")
+        for each in reversed((folder, *folder.parents)):
+            if not each.is_dir():
+                each.mkdir()
+                made.append(each)
+        with tempfile.TemporaryFile(dir=folder), contextlib.suppress(FileNotFoundError):
+            (folder / name).stat()  # which is where a name that is too long is told
+    finally:
+        for each in reversed(made):
+            with contextlib.suppress(OSError):
+                each.rmdir()
+
+
+def write_whole(file: Path, text: str) -> None:
+    """A file whole, or as it was before; RuntimeFault where the disk does not take it.
+
+    One that was there lends its mode and its owner.
+    """
+    beside = file.with_name(f".specflow-{secrets.token_hex(8)}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with beside.open("x", encoding="utf-8", errors="backslashreplace") as handle:
+            handle.write(text)
+        if file.exists():
+            old = file.stat()
+            beside.chmod(stat.S_IMODE(old.st_mode))
+            with contextlib.suppress(PermissionError):
+                os.chown(beside, old.st_uid, old.st_gid)
         beside.replace(file)
     except OSError as error:
         raise RuntimeFault(f"`{file}` cannot be written: {error.strerror}") from error
     finally:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
+
+
+def keep(file: Path, text: str) -> int:
+    """Write a result before it is shown, since whoever it is shown to may be gone; the exit code.
+
+    What the disk does not take is a finding on stderr, and the result is shown all the same.
+    """
+    try:
+        write_whole(file, text)
+    except RuntimeFault as error:
+        offer = "the result is shown all the same"
+        return told("SF091", "run-fault", str(error), "text", FINDINGS, offer)
+    print(f"wrote {file}", file=sys.stderr)
+    return CLEAN
+
+
+def _real(option: str, name: str) -> Path:
+    """The path that a name means, links followed."""
+    try:
+        real = Path(os.path.realpath(name))
+        real.exists()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"`{option} {name}` cannot be: {reason}", "name another") from error
+    if not name:
+        raise UsageError(f"`{option}` names nothing", "name what is to be made")
+    return real
+
+
+@contextlib.contextmanager
+def _writable(option: str, name: str, offer: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"`{option} {name}` cannot be written: {error.strerror}", offer) from error

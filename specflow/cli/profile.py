@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import sys
 
 from specflow.cli.common import (
     CLEAN,
@@ -23,7 +22,7 @@ from specflow.cli.common import (
     show,
     tell,
 )
-from specflow.cli.files import add_out, count, prepare_file, prompts_of, write_whole
+from specflow.cli.files import add_out, count, keep, prepare_file, prompts_of, read_by
 from specflow.load import load
 from specflow.measuring import sizes_of, to_profile, unmeasured
 from specflow.packs import find, with_stand_in
@@ -71,7 +70,9 @@ def run(args: argparse.Namespace) -> int:
     recipe = unmeasured(with_stand_in(recipe) if args.stand_in else recipe)
     resolved = resolve(recipe)
     tell(resolved.findings)
-    out = prepare_file(args.out, overwrite=args.overwrite) if args.out is not None else None
+    out = None
+    if args.out is not None:
+        out = prepare_file(args.out, read_by(recipe), overwrite=args.overwrite)
     prompts = prompts_of(recipe, resolved)
     if prompts is not None and not prompts.items:
         show(prompts.findings, args.format)
@@ -85,15 +86,16 @@ def run(args: argparse.Namespace) -> int:
     with Progress() as watch:
         wanted = Wanted(sizes, args.steps, args.warmup, args.additive)
         found = profile(timed, prompts, wanted, watch)
-    text = table_text(found.table) if found.table is not None else ""
+    unwritten = CLEAN
+    if found.table is not None and out is not None:
+        unwritten = keep(out, table_text(found.table))
     if args.format == "json":
+        tell(found.findings)
         print(json.dumps(as_json(timed, found), indent=2, ensure_ascii=False))
     else:
+        show(found.findings, args.format)
         print("\n".join(table(timed, found)))
-    if text and out is not None:
-        write_whole(out, text)
-        print(f"wrote {out}", file=sys.stderr)
-    return FINDINGS if found.stopped else CLEAN
+    return FINDINGS if found.findings or found.stopped else unwritten
 
 
 def _batches(text: str) -> tuple[int, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import tempfile
 from pathlib import Path
 
 from specflow import prompts as prompt_files
@@ -20,11 +19,10 @@ from specflow.cli.common import (
     show,
     tell,
 )
-from specflow.cli.files import count, prompts_of, write_whole
+from specflow.cli.files import count, keep, prepare_folder, prompts_of
 from specflow.errors import UsageError
 from specflow.recipe import Recipe, ResolvedRecipe
-
-RUN_FILES = ("completions.jsonl", "report.json", "report.json.new")
+from specflow.report import COMPLETIONS, REPORT
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -70,17 +68,21 @@ def run(args: argparse.Namespace) -> int:
     if not prompts.items:
         show(prompts.findings, args.format)
         return USAGE
+    out = None
     if args.out is not None:
-        _prepare(args.out, overwrite=args.overwrite)
+        out = prepare_folder(args.out, (COMPLETIONS, REPORT), overwrite=args.overwrite)
     # rich and torch load only now, when all else is known to be right
     from specflow.cli.progress import Progress
     from specflow.execute import Wanted, execute
 
-    out = Path(args.out) if args.out is not None else None
     with Progress() as watch:
         wanted = Wanted(out, args.baseline, args.check_lossless)
         outcome = execute(recipe, resolved, prompts, wanted, watch)
         report = outcome.report.as_json() if outcome.report is not None else None
+        unwritten = CLEAN
+        if report is not None and out is not None:
+            text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
+            unwritten = keep(out / REPORT, text)
         if report is not None and args.format == "json":
             tell(outcome.findings)
             print(json.dumps(report, indent=2, ensure_ascii=False))
@@ -89,11 +91,8 @@ def run(args: argparse.Namespace) -> int:
         if report is not None and args.format != "json":
             shown = [(c.request.id, c.text) for c in outcome.completions] if args.prompt else []
             watch.table(report, shown)
-        if report is not None and out is not None:
-            text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
-            write_whole(out / "report.json", text)
     failed = outcome.findings or outcome.stopped or (report or {}).get("lossless", {}).get("failed")
-    return FINDINGS if failed else CLEAN
+    return FINDINGS if failed else unwritten
 
 
 def _prompts(
@@ -111,25 +110,3 @@ def _prompts(
             "give --prompts FILE or --prompt TEXT, or write `run.prompts` in the recipe",
         )
     return found
-
-
-def _prepare(name: str, *, overwrite: bool) -> None:
-    """Make the folder and try to write there, before any model loads; an older run is kept."""
-    folder = Path(name)
-    if not name or (folder.exists() and not folder.is_dir()):
-        raise UsageError(f"`--out {name}` is no folder", "name a folder; it is made if need be")
-    kept = [f for f in RUN_FILES if (folder / f).exists()]
-    if kept and not overwrite:
-        raise UsageError(
-            f"`--out {name}` holds {' and '.join(kept)} of an earlier run",
-            "name another folder, or add --overwrite",
-        )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for file in kept:
-            (folder / file).unlink()
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        reason = f"`--out {name}` cannot be written: {error.strerror}"
-        raise UsageError(reason, "name a folder that can be written") from error

@@ -1,36 +1,97 @@
-"""The last resort: streams that are closed or narrow, a disk that is full, a bug."""
+"""The last resort: streams that are closed, full or narrow, and a bug.
+
+A command never learns that nobody takes what it says: it does all of its work, and its exit code is
+the true one. What was lost is told at the end, unless the reader closed the pipe and so wanted no
+more.
+"""
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
-from pathlib import Path
+from typing import Any
 
 from specflow.cli.common import FINDINGS, told
 
+OUT, ERR = 1, 2  # file descriptors
+
+
+class Outlet(io.RawIOBase):
+    """A file descriptor to write to; what it does not take is gone, and `refused` says why."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+        self.refused: OSError | None = None
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    def fileno(self) -> int:
+        """The descriptor."""
+        return self.number
+
+    def isatty(self) -> bool:
+        """Whether a person reads it."""
+        return os.isatty(self.number)
+
+    def write(self, data: Any) -> int:
+        """Write, or give up for good; all of the data counts as written then."""
+        while self.refused is None:
+            try:
+                return os.write(self.number, data)
+            except BlockingIOError:  # whoever shares the descriptor made it so
+                import select  # rare, and `validate` has to answer at once
+
+                select.select((), (self.number,), ())
+            except OSError as error:
+                self.refused = error
+        return len(data)
+
 
 def open_streams() -> None:
-    """Make both streams writable: a closed one goes nowhere, a narrow one writes `?`."""
-    for name in ("stdout", "stderr"):
+    """Make both streams writable: a closed one goes nowhere, a narrow one writes `?`.
+
+    Those that something else stands in for already are left alone.
+    """
+    # A file opened later must not get the number of a closed stream.
+    while (spare := os.open(os.devnull, os.O_RDWR)) <= ERR:
+        pass
+    os.close(spare)
+    for number, name in ((OUT, "stdout"), (ERR, "stderr")):
         stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
-        elif hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
+        if stream is getattr(sys, f"__{name}__"):
+            setattr(sys, name, _guarded(number, getattr(stream, "encoding", "utf-8")))
 
 
-def close_streams() -> None:
-    """Point stdout nowhere, so that the interpreter's own flush at the end says nothing."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.close(nowhere)
+def _guarded(number: int, encoding: str) -> io.TextIOWrapper:
+    outlet = Outlet(number)
+    at_once = number == ERR or outlet.isatty()
+    buffered = io.BufferedWriter(outlet)
+    return io.TextIOWrapper(buffered, encoding, errors="replace", line_buffering=at_once)
 
 
-def unwritable(error: OSError) -> int:
+def delivered(code: int) -> int:
+    """The exit code, once all is written: a result that was lost is a finding."""
+    sys.stdout.flush()
+    outlet = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    lost = outlet.refused if isinstance(outlet, Outlet) else None
+    if lost is not None and lost.errno != errno.EPIPE:
+        print(f"error[SF091]: stdout could not be written: {lost.strerror}", file=sys.stderr)
+        code = max(code, FINDINGS)
+    sys.stderr.flush()
+    return code
+
+
+def refused(error: OSError, form: str) -> int:
     """Say what the system did not let be read or written."""
     where = f" `{error.filename}`" if error.filename else ""
-    print(f"error[SF091]: the system refused{where}: {error.strerror}", file=sys.stderr)
-    return FINDINGS
+    message = f"the system refused{where}: {error.strerror or error}"
+    offer = "see that it is there, that you may use it, and that there is room"
+    return told("SF091", "run-fault", message, form, FINDINGS, offer)
 
 
 def crashed(error: Exception, form: str) -> int:

@@ -113,20 +113,90 @@ def test_an_early_signal_is_one_word(after: float, sent: signal.Signals) -> None
     assert "Traceback" not in stderr
 
 
-@pytest.mark.parametrize(
-    "words", ["validate pico/ngram >&-", "recipes > /dev/full", "recipes | true", "explain x 2>&-"]
-)
-def test_closed_and_full_streams(words: str) -> None:
+BAD = "pico/ngram draft.min_mach=3"
+
+
+def shell(words: str) -> subprocess.CompletedProcess[str]:
+    """The command in a shell; the exit code is its own, whatever a pipe goes to."""
     done = subprocess.run(
-        f"{sys.executable} -m specflow {words}",
-        shell=True,
+        ["bash", "-c", f"set -o pipefail; {sys.executable} -m specflow {words}"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
     assert "Exception ignored" not in done.stderr
+    return done
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("validate pico/ngram >&-", 0),
+        (f"validate {BAD} >&-", 1),
+        (f"validate {BAD} >&- 2>&- <&-", 1),
+        ("validate pico/ngram > /dev/full", 1),  # the result is lost
+        ("explain missing > /dev/full", 2),
+        ("explain missing 2> /dev/full", 2),
+        ("explain missing > /dev/full 2> /dev/full", 2),
+        (f"explain {BAD} --format json > /dev/full", 1),
+        ("explain x 2>&-", 2),
+        ("recipes > /dev/full", 1),
+        ("--help > /dev/full", 1),
+        ("--help >&-", 0),
+        ("odd 2> /dev/full", 2),
+        ("recipes | true", 0),
+        ("--help | true", 0),
+        ("validate pico/ngram | true", 0),
+        (f"validate {BAD} | true", 1),
+        ("validate missing | true", 2),
+        (f"validate {BAD} 2>&1 | true", 1),
+        (f"compile {BAD} 2>&1 | true", 1),
+        ("rule SF000 | head -1", 0),
+    ],
+)
+def test_closed_and_full_streams(words: str, code: int) -> None:
+    """A command says whether it went well, whoever listens; a full disk adds a finding."""
+    done = shell(words)
+    assert done.returncode == code, done.stderr
+    if "> /dev/full" in words and "2>" not in words:
+        assert "stdout could not be written" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("stream", "code"), [(">&-", 0), ("> /dev/full", 1), ("2>&1 | true", 0), ("2> /dev/full", 0)]
+)
+def test_files_are_written_whoever_listens(stream: str, code: int, tmp_path: Path) -> None:
+    run = f"run pico/plain --prompt x sampling.max_new_tokens=2 --out {tmp_path}/run"
+    steps = "--batch 1 --steps 1 --warmup 0"
+    for words, file in (
+        (run, tmp_path / "run" / "report.json"),
+        (f"profile pico/dspark {steps} -o {tmp_path}/cost.json", tmp_path / "cost.json"),
+    ):
+        done = shell(f"{words} {stream}")
+        assert done.returncode == code, done.stderr
+        assert json.loads(file.read_text())
+
+
+def test_a_file_never_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
+    """What a library writes to stdout must not end up in the completions."""
+    said = "import os; from specflow.cli.streams import open_streams; open_streams(); "
+    said += "n = os.open('y', os.O_CREAT | os.O_WRONLY); os.write(n, b'%d' % n)"
+    words = ["bash", "-c", f'{sys.executable} -c "{said}" <&- >&- 2>&-']
+    assert subprocess.run(words, cwd=tmp_path, check=False).returncode == 0
+    assert int((tmp_path / "y").read_text()) > 2
+
+
+def test_a_run_that_is_refused_makes_no_folder_and_keeps_the_old_one(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "a" / "new"
+    old.mkdir()
+    (old / "report.json").write_text("mine")
+    for out in (old, new):
+        words = ("--prompt", "x", "run.device=cuda", "--out", str(out), "--overwrite")
+        assert specflow("run", "pico/plain", *words).returncode == 1
+    assert [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")] == ["old", "old/report.json"]
+    assert (old / "report.json").read_text() == "mine"
 
 
 def test_a_narrow_stream() -> None:

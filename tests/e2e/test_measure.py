@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,8 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from specflow.cli import main
+from specflow.models.loading import open_model
 from specflow.planning import Additive, Points, read_table
 from specflow.temperatures import read_temperatures
 from tests.conftest import ROOT
@@ -102,16 +105,23 @@ def test_prompts_of_the_recipe_are_the_text(recipe: str, tmp_path: Path) -> None
         (("profile", "pico/ngram"), 2, "DFLASH and DSPARK"),
         (("profile", "pico/plain"), 2, "DFLASH and DSPARK"),
         (("calibrate", "pico/standalone", "--prompts", PROMPTS), 2, "DFLASH and DSPARK"),
-        (("profile", "MINE", "-o", "MINE"), 2, "--overwrite"),
+        (("profile", "MINE", "-o", "MINE"), 2, "is a file that is read"),
         (("profile", "MINE", "-o", "MINE/cost.json"), 2, "cannot be written"),
+        (("profile", "MINE", "-o", "MINE", "--overwrite"), 2, "is a file that is read"),
+        (("calibrate", "MINE", "--prompts", "MINE", "-o", "MINE"), 2, "not JSON"),
         (("profile", "MINE", "-o", str(ROOT)), 2, "is no file"),
+        (("profile", "MINE", "-o", str(ROOT / "README.md")), 2, "--overwrite"),
+        (("profile", "MINE", "-o", "/dev/null"), 2, "is no file"),
+        (("profile", "MINE", "-o", ""), 2, "names nothing"),
+        (("profile", "MINE", "-o", "x" * 300), 2, "too long"),
+        (("profile", "MINE", "-o", f"{'x' * 300}/y"), 2, "too long"),
         (("profile", "MINE", "--batch", "257"), 1, "256"),
         (("profile", "MINE", "run.max_length=9"), 1, "run.max_length"),
         (("profile", "MINE", "run.device=cuda"), 1, "CUDA"),
         (("profile", "missing.yaml"), 2, "missing.yaml"),
         (("calibrate", "MINE", "--prompts", "missing.jsonl"), 2, "missing.jsonl"),
         (("calibrate", "MINE", "--prompts", PROMPTS, "--limit", "1"), 1, "too few"),
-        (("calibrate", "MINE", "--prompts", PROMPTS, "-o", "MINE"), 2, "--overwrite"),
+        (("calibrate", "MINE", "--prompts", PROMPTS, "-o", "MINE"), 2, "is a file that is read"),
     ],
 )
 def test_what_cannot_be(
@@ -174,3 +184,65 @@ def test_ctrl_c_says_what_was_measured_and_writes_nothing(recipe: str, tmp_path:
     assert "cut short: Ctrl-C" in stdout
     assert stdout.splitlines()[2].split()[:2] == ["1", "8"]
     assert list(tmp_path.iterdir()) == [Path(recipe)]
+
+
+LINES = '{"id": "a", "prompt": "def f(x):\\n"}\nnot json\n{"id": "b", "prompt": "x", "odd": 1}\n'
+LONG = '{"id": "long", "prompt": "' + 5000 * "x y " + '"}\n'
+
+
+def test_profile_tells_prompts_at_fault_and_uses_the_others(
+    recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts, out = tmp_path / "p.jsonl", tmp_path / "cost.json"
+    prompts.write_text(LINES + LONG)
+    words = ("profile", recipe, f"run.prompts={prompts}", "--batch", "1", *SHORT, "-o", str(out))
+    assert main([*words]) == 1
+    said = capsys.readouterr().out
+    assert [code in said for code in ("SF101", "`odd`", "SF103")] == [True] * 3
+    assert read_table(out)[1] is None
+    prompts.write_text(LONG)
+    assert main([*words, "--overwrite"]) == 1  # the text that is built in does not stand for it
+    said = capsys.readouterr().out
+    assert "no prompt could be used" in said
+    assert "SF103" in said
+
+
+def test_too_few_steps_do_not_hide_prompts_at_fault(
+    recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text(LINES)
+    assert main(["calibrate", recipe, "--prompts", str(prompts)]) == 1
+    said = capsys.readouterr().out
+    assert "too few" in said
+    assert "SF101" in said
+    assert main(["calibrate", recipe, "--prompts", str(prompts), "--format", "json"]) == 1
+    said = capsys.readouterr()
+    assert "too few" in json.loads(said.out)["stopped"]
+    assert "SF101" in said.err
+
+
+def test_a_head_that_says_no_number_is_told(
+    recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draft, out = tmp_path / "draft", tmp_path / "heat.json"
+    shutil.copytree(open_model("builtin:pico-llama-dspark"), draft)
+    weights = draft / "model.safetensors"
+    tensors = load_file(weights)
+    (weight,) = [name for name in tensors if "confidence" in name and name.endswith("weight")]
+    tensors[weight].fill_(3e38)  # times anything it is infinite, and with either sign
+    save_file(tensors, weights, {"format": "pt"})
+    words = ("calibrate", recipe, f"draft.model={draft}", "--prompts", PROMPTS, "--limit", "6")
+    assert main([*words, "-o", str(out)]) == 1
+    assert "confidence head says no number" in capsys.readouterr().out
+    assert not out.exists()
+
+
+def test_what_the_calibration_error_means_is_said(
+    recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "heat.json"
+    words = ("calibrate", recipe, "--prompts", PROMPTS, "--limit", "6", "-o", str(out))
+    assert main([*words]) == 0
+    assert "ECE is of survival" in capsys.readouterr().out
+    assert "in sample" in json.loads(out.read_text())["note"]

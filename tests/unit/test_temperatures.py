@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from specflow.temperatures import (
     GRID,
+    MEANT,
     Fit,
     ece,
     fit_temperatures,
@@ -111,6 +112,7 @@ def test_temperatures_are_written_as_they_are_read(tmp_path: Path) -> None:
         "num_samples": 512,
         "ece_before": [0.2, 0.3],
         "ece_after": [0.1, 0.2],
+        "note": MEANT,
     }
     assert read_temperatures(file, 2) == ((0.5, 2.0), None)
 
