@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -36,8 +37,12 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
 
 
 def is_override(word: str) -> bool:
-    """Whether a word on the command line sets or drops a field rather than naming a recipe."""
-    return (word.startswith("~") or "=" in word) and not ENGINE_WORD.match(word)
+    """Whether a word on the command line sets or drops a field rather than naming a recipe.
+
+    A file of that very name is a recipe: hooks and wildcards pass names that were chosen elsewhere.
+    """
+    sets = (word.startswith("~") or "=" in word) and not ENGINE_WORD.match(word)
+    return sets and not os.path.isfile(word)  # noqa: PTH113 - of a word too long for a name too
 
 
 def add_stand_in(parser: argparse.ArgumentParser) -> None:

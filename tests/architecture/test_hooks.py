@@ -53,12 +53,13 @@ def test_theirs_tells_of_every_file_that_is_named(tmp_path: Path) -> None:
     (tmp_path / "good.yaml").write_text(GOOD)
     (tmp_path / "one bad.yaml").write_text(BAD)
     (tmp_path / "bad.yml").write_text(BAD)
+    (tmp_path / "k=3.yaml").write_text(GOOD)
     assert called(hook, "good.yaml", cwd=tmp_path).returncode == 0
-    done = called(hook, "good.yaml", "one bad.yaml", "bad.yml", cwd=tmp_path)
+    done = called(hook, "good.yaml", "one bad.yaml", "bad.yml", "k=3.yaml", cwd=tmp_path)
     assert done.returncode == 1
     assert "one bad.yaml:2:27" in done.stdout
     assert "bad.yml:2:27" in done.stdout
-    assert "3 recipes, 2 errors" in done.stdout
+    assert "4 recipes, 2 errors" in done.stdout
 
 
 def test_pre_commit_runs_ours(tmp_path: Path) -> None:
@@ -74,7 +75,7 @@ def test_pre_commit_runs_ours(tmp_path: Path) -> None:
         (ROOT / ".pre-commit-config.yaml").read_text()
     )
     subprocess.run([*git, "add", "."], cwd=tmp_path, check=True)
-    run = ["pre-commit", "run", "specflow-validate"]
+    run = ["env", f"PRE_COMMIT_HOME={tmp_path}/cache", "pre-commit", "run", "specflow-validate"]
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "recipes/bad.yaml:2:27" in done.stdout
