@@ -113,6 +113,73 @@ def test_an_early_signal_is_one_word(after: float, sent: signal.Signals) -> None
     assert "Traceback" not in stderr
 
 
+@pytest.mark.parametrize("sent", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("module", ["specflow.cli", "specflow.diagnostics", "unicodedata", "torch"])
+def test_a_signal_during_an_import_is_one_word(module: str, sent: str) -> None:
+    """An import that is broken off may fail in any way: a module of C does so as a syntax error."""
+    program = f"""
+import os, signal, sys
+class Hook:
+    def find_spec(self, name, path=None, target=None):
+        if name == "{module}":
+            os.kill(os.getpid(), signal.{sent})
+sys.meta_path.insert(0, Hook())
+sys.argv = ["specflow", "run", "pico/plain", "--prompt", "x"]
+from specflow.__main__ import start
+sys.exit(start())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "interrupted\n")
+
+
+def test_ctrl_c_before_the_first_handler_is_one_word() -> None:
+    """As the script of the package begins: the interpreter's own handler is still in place."""
+    program = """
+import os, signal, sys
+class Hook:
+    def find_spec(self, name, path=None, target=None):
+        if name == "specflow.interrupts":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Hook())
+from specflow.__main__ import start
+sys.exit(start())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, "interrupted\n")
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_during_a_run_keeps_what_had_ended(sent: signal.Signals, tmp_path: Path) -> None:
+    out, prompts = tmp_path / "out", tmp_path / "p.jsonl"
+    lines = [{"id": str(i), "prompt": "import os\n"} for i in range(2000)]
+    prompts.write_text("\n".join(map(json.dumps, lines)))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "specflow", "run", "pico/plain", "--prompts", str(prompts)]
+        + ["--out", str(out), "sampling.max_new_tokens=4"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    file = out / "completions.jsonl"
+    while process.poll() is None and not (file.exists() and file.stat().st_size):
+        time.sleep(0.01)
+    process.send_signal(sent)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "Traceback" not in stderr
+    assert "cut short" in stdout
+    report = json.loads((out / "report.json").read_text())
+    assert report["cut_short"]
+    kept = [json.loads(line)["id"] for line in file.read_text().splitlines()]
+    assert kept == [str(i) for i in range(len(kept))]
+    assert 0 < len(kept) < len(lines)
+
+
 BAD = "pico/ngram draft.min_mach=3"
 
 
