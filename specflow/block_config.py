@@ -22,6 +22,10 @@ MASK_TOKEN = "<|MASK|>"  # where a config names neither an id nor a token
 FORMULA = "round(1 + i (L - 4) / (D - 1)) + 1"
 SLIDING = "sliding_attention"
 MARKOV_KINDS = (VANILLA, GATED, RNN)
+FIRST_SCORED = "logits_start"
+MOST_LAYERS = 4096
+# The most that a recipe may say too; a checkpoint that says more is refused, or sees all.
+MOST_SIZE, MOST_TAPS, MOST_WINDOW = 63, 16, 2**24
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,8 @@ class BlockFacts:
     @property
     def window(self) -> int:
         """The widest window, where every layer has one; 0 where a layer sees all."""
-        return max(self.windows) if self.windows and all(self.windows) else 0
+        widest = max(self.windows, default=0) if all(self.windows) else 0
+        return widest if widest < MOST_WINDOW else 0
 
 
 def find(config: Mapping[str, Any], name: str) -> Any:
@@ -91,18 +96,24 @@ def describe(
 
     text        the part of the config about its layers
     vocabulary  the target's tokens, in which a mask token may be named as text
+
+    ValueError where the config contradicts itself on which token a row guesses.
     """
-    rank = shapes.get("markov.w1.weight", (0, 0))[-1]
-    layers = _own(text, "num_hidden_layers")
+    rank = (shapes.get("markov.w1.weight") or (0,))[-1]
+    layers = min(_own(text, "num_hidden_layers"), MOST_LAYERS)
     width = sum(
-        shapes.get(f"layers.{i}.self_attn.{name}_proj.weight", (0,))[0]
+        (shapes.get(f"layers.{i}.self_attn.{name}_proj.weight") or (0,))[0]
         for i in range(layers)
         for name in ("k", "v")
     )
+    ahead = guesses_ahead(config, markov=bool(rank))
+    # Where a config says which row is scored first, it is the first that guesses.
+    if find(config, FIRST_SCORED) not in (None, 0 if ahead else 1):
+        raise ValueError(FIRST_SCORED)
     return BlockFacts(
         size=whole(config, "block_size") or _published_size(config),
         mask_token=_mask_token(config, vocabulary),
-        ahead=guesses_ahead(config, markov=bool(rank)),
+        ahead=ahead,
         markov=_markov(config, shapes) if rank else "",
         rank=rank,
         confidence="confidence.weight" in shapes,
@@ -192,7 +203,7 @@ def _markov(config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) ->
 
 def _windows(text: Mapping[str, Any], layers: int) -> tuple[int, ...]:
     kinds = text.get("layer_types")
-    window = _own(text, "sliding_window")
+    window = min(_own(text, "sliding_window"), MOST_WINDOW)
     if not isinstance(kinds, Sequence) or isinstance(kinds, str) or len(kinds) != layers:
         return (0,) * layers
     return tuple(window if kind == SLIDING else 0 for kind in kinds)

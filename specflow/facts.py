@@ -6,13 +6,15 @@ All of it is foreign text: whatever a folder holds, a reader here returns facts 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from specflow import block_config, formats, published, vocab_map
+from specflow.draft_sizes import block_fault, sizes_fault, taps_fault
 from specflow.gguf_header import read_header
 from specflow.headers import (
     AGAIN,
@@ -23,25 +25,29 @@ from specflow.headers import (
     Refused,
     Tensor,
     guarded,
+    read_all,
     read_integers,
     read_json,
     read_object,
-    read_tensors,
     weight_files,
     whole_number,
 )
+from specflow.remembered import Stamp, stamp
 
 BUILTIN = "builtin:"
 PICO = Path(__file__).parent / "models" / "pico"
 MOSTLY = 0.98  # share of tokens that a GGUF and a folder of one model agree on
 SIDE_TABLES = re.compile(r"(model\.)?(d2t|t2d|masked_embedding\.token_ordering)")
 TEXT_KEYS = ("text_config", "transformer_layer_config")
-MOST_LAYERS = 4096
 MTP_KEYS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
 CAUSAL_LM = "causal_lm"
 MASK_PICKLE = "mask_embedding.pt"  # what some drafts replace the target's mask row by
 OWN_EMBEDDING, OWN_HEAD = "has_own_embed", "has_own_lm_head"  # of a block draft's config
+FIRST_SCORED = block_config.FIRST_SCORED
 NO_BLOCK = block_config.BlockFacts()
+KEPT = 8  # models and networks that are remembered, since many recipes name the same
+NAME_ONE = "name a checkpoint folder, a .gguf file, or builtin:NAME"
+AS_SAID = "correct its config.json, download it again, or name another draft"
 FOR_ANOTHER = "name a draft that was made for this target"
 SPECIALS = (
     "bos_token",
@@ -231,10 +237,28 @@ def read(model: str) -> ModelFacts:
     return ModelFacts(model, problem=problem) if problem else facts
 
 
+_MODELS: deque[tuple[str, Path, Stamp, ModelFacts]] = deque(maxlen=KEPT)
+_NETS: deque[tuple[ModelFacts, ModelFacts | None, DraftFacts]] = deque(maxlen=KEPT)
+
+
+def _remembered(model: str, path: Path, reader: Callable[[], ModelFacts]) -> ModelFacts:
+    """What a folder or a file was found to hold, where it is still as it was then."""
+    path = path.absolute()
+    now = stamp(path)
+    if now is None:
+        return reader()
+    for known in _MODELS:
+        if known[:3] == (model, path, now):
+            return known[3]
+    facts = reader()
+    _MODELS.append((model, path, now, facts))
+    return facts
+
+
 def read_folder(folder: Path) -> ModelFacts:
     """The facts of a folder; never an exception."""
     model = str(folder)
-    facts, problem = guarded(model, lambda: _folder(model, folder), ModelFacts(model))
+    facts, problem = guarded(model, lambda: _known_folder(model, folder), ModelFacts(model))
     return ModelFacts(model, problem=problem) if problem else facts
 
 
@@ -243,6 +267,16 @@ def describe_draft(target: ModelFacts, draft: ModelFacts | None) -> DraftFacts:
 
     Where there is no draft, or it is the target itself, a network bundled with the target is meant.
     """
+    for known in _NETS:
+        if known[0] is target and known[1] is draft:
+            return known[2]
+    facts = _described(target, draft)
+    if all(any(m is known[3] for known in _MODELS) for m in (target, draft or target)):
+        _NETS.append((target, draft, facts))
+    return facts
+
+
+def _described(target: ModelFacts, draft: ModelFacts | None) -> DraftFacts:
     own = draft is not None and not _same(target, draft)
     source = draft if draft is not None and own else target
     facts, problem = guarded(source.model, lambda: _network(target, source, own), DraftFacts())
@@ -279,6 +313,10 @@ def _network(target: ModelFacts, source: ModelFacts, own: bool) -> DraftFacts:
     form = formats.recognise(source.tensors, target.layers, bundled=not own)
     if form is None:
         return DraftFacts()
+    twice = formats.twice_named(source.tensors, form, target.layers)
+    if twice:
+        said = " and ".join(f"`{name}`" for name in twice)
+        raise Refused(f"{said} of `{source.model}` are both for one place", "leave one of them out")
     names = formats.rename(source.tensors, form, target.layers)
     ours = {name: source.tensors[theirs] for name, theirs in names.items()}
     hidden, reads = _widths(target, source, form.net, ours)
@@ -309,7 +347,40 @@ def _network(target: ModelFacts, source: ModelFacts, own: bool) -> DraftFacts:
         norm_before_fc=_flag(source, "norm_before_fc"),
         block=block,
     )
-    return _judged(target, source, facts, ours)
+    unfit = next(_size_faults(source, form.net, facts, ours, names), "")
+    return _judged(target, source, _bounded(facts), ours, unfit)
+
+
+def _bounded(facts: DraftFacts) -> DraftFacts:
+    """The facts without what no recipe may say either: that is a finding of its own."""
+    if facts.block.size > block_config.MOST_SIZE:
+        facts = replace(facts, block=replace(facts.block, size=0))
+    if max(len(facts.taps), facts.tap_count) > block_config.MOST_TAPS:
+        facts = replace(facts, taps=(), tap_count=0)
+    return facts
+
+
+def _size_faults(
+    source: ModelFacts,
+    net: formats.Net,
+    facts: DraftFacts,
+    ours: Mapping[str, Tensor],
+    names: Mapping[str, str],
+) -> Iterator[str]:
+    """What is of another size than the config says, or too many, as what follows its name."""
+    shapes = {name: tensor.shape for name, tensor in ours.items()}
+    lent = {
+        *(() if facts.has_embedding else ("embed_tokens.weight",)),
+        *(() if net.own_head or facts.vocab_size else ("lm_head.weight",)),
+    }
+    used = {name: shape for name, shape in shapes.items() if name not in lent}
+    found = [
+        taps_fault(max(len(facts.taps), facts.tap_count)),
+        sizes_fault(net, source.config, source.text, used, names),
+    ]
+    if net.block == formats.CONTEXT:
+        found.append(block_fault(facts.block, facts.hidden_size, used, names))
+    yield from filter(None, found)
 
 
 def _block(
@@ -322,7 +393,7 @@ def _block(
     try:
         found = block_config.describe(source.config, source.text, shapes, vocabulary)
     except ValueError as error:
-        keys = ", ".join(block_config.AHEAD_KEYS + block_config.BESIDE_KEYS)
+        keys = ", ".join((*block_config.AHEAD_KEYS, *block_config.BESIDE_KEYS, FIRST_SCORED))
         fault = f"config.json of `{source.model}` says both that rows guess ahead and that not"
         raise Refused(fault, f"correct it: keep the one that is true of {keys}") from error
     pickled = source.folder is not None and (source.folder / MASK_PICKLE).is_file()
@@ -346,14 +417,23 @@ def _tap_count(target: ModelFacts, net: formats.Net, reads: int) -> int:
 
 
 def _judged(
-    target: ModelFacts, source: ModelFacts, facts: DraftFacts, ours: Mapping[str, Tensor]
+    target: ModelFacts,
+    source: ModelFacts,
+    facts: DraftFacts,
+    ours: Mapping[str, Tensor],
+    unfit: str = "",
 ) -> DraftFacts:
+    """The facts, and the first of what is wrong with them; `unfit` is what is seen of itself."""
     other = formats.block_variant(source.tensors) if facts.block.kv_width else ""
     if other:
         fault = f"`{source.model}` is {other}, which specflow's own engine does not run"
         return replace(facts, problem=Problem("misfit", fault, "run it on an engine"))
     fault = next(_faults(target, source, facts, ours), "")
-    return replace(facts, problem=Problem("misfit", fault, FOR_ANOTHER)) if fault else facts
+    if fault:
+        return replace(facts, problem=Problem("misfit", fault, FOR_ANOTHER))
+    if unfit:
+        return replace(facts, problem=Problem("misfit", f"`{source.model}` {unfit}", AS_SAID))
+    return facts
 
 
 def _widths(
@@ -427,19 +507,14 @@ def _map_faults(
 
 def _named(model: str) -> ModelFacts:
     if model.startswith(BUILTIN):
-        name, _, part = model.removeprefix(BUILTIN).partition("/")
-        folder = builtins().get(name)
-        if folder is not None and part:
-            folder = folder / part if (folder / part / "config.json").is_file() else None
-        if folder is None:
-            offer = ", ".join(BUILTIN + n for n in builtins())
-            raise Refused(f"specflow ships no `{name}`", f"built in are {offer}", "missing")
-        return _folder(model, folder)
+        return _known_folder(model, _builtin(model))
+    if not model.strip():
+        raise Refused("the name of a model is empty", NAME_ONE, "missing")
     path = Path(model).expanduser()
     if path.is_dir():
-        return _folder(model, path)
+        return _known_folder(model, path)
     if path.suffix == ".gguf" and path.is_file():
-        return _gguf(model, path)
+        return _remembered(model, path, lambda: _gguf(model, path))
     if path.exists():
         raise Refused(
             f"`{model}` is neither a folder nor a GGUF file",
@@ -451,10 +526,24 @@ def _named(model: str) -> ModelFacts:
     hub = f"; get it from the Hub with `hf download {model} --local-dir FOLDER`"
     raise Refused(
         f"`{model}` does not exist",
-        "name a checkpoint folder, a .gguf file, or builtin:NAME"
-        + (hub if published.is_hub_name(model) else ""),
+        NAME_ONE + (hub if published.is_hub_name(model) else ""),
         "missing",
     )
+
+
+def _builtin(model: str) -> Path:
+    """The folder of a `builtin:` name, or of a checkpoint that lies in one: `builtin:NAME/PART`."""
+    name, _, part = model.removeprefix(BUILTIN).partition("/")
+    known = builtins()
+    if name not in known:
+        offer = ", ".join(BUILTIN + n for n in known)
+        raise Refused(f"specflow ships no `{name}`", f"built in are {offer}", "missing")
+    parts = {each.parent.name for each in known[name].glob("*/config.json")} if part else set()
+    if part and part not in parts:
+        inside = ", ".join(f"{BUILTIN}{name}/{each}" for each in sorted(parts))
+        offer = f"in it {'is' if len(parts) == 1 else 'are'} {inside}" if inside else "drop it"
+        raise Refused(f"`{BUILTIN}{name}` has no part `{part}`", offer, "missing")
+    return known[name] / part
 
 
 def _gguf(model: str, path: Path) -> ModelFacts:
@@ -474,6 +563,10 @@ def _gguf(model: str, path: Path) -> ModelFacts:
     )
 
 
+def _known_folder(model: str, folder: Path) -> ModelFacts:
+    return _remembered(model, folder, lambda: _folder(model, folder))
+
+
 def _folder(model: str, folder: Path) -> ModelFacts:
     if not (folder / "config.json").is_file():
         raise Refused(f"`{model}` has no config.json", "name the folder of a whole checkpoint")
@@ -487,7 +580,8 @@ def _folder(model: str, folder: Path) -> ModelFacts:
     nothing: tuple[tuple[Path, ...], dict[str, Tensor]] = ((), {})
     (files, tensors), problem = guarded(model, lambda: _weights(model, folder), nothing)
     layers = number(text, "num_hidden_layers")
-    if layers > MOST_LAYERS:
+    _check_heads(model, text)
+    if layers > block_config.MOST_LAYERS:
         raise Refused(f"config.json of `{model}` says {layers} layers", AGAIN)
     return ModelFacts(
         model,
@@ -508,6 +602,16 @@ def _folder(model: str, folder: Path) -> ModelFacts:
     )
 
 
+def _check_heads(model: str, text: Mapping[str, Any]) -> None:
+    """Refuse heads that cannot share their keys, and a window that is no number of positions."""
+    heads, keys = text.get("num_attention_heads"), text.get("num_key_value_heads")
+    if type(heads) is int and type(keys) is int and (keys < 1 or heads < 1 or heads % keys):
+        said = f"config.json of `{model}` says {heads} heads for {keys} of keys"
+        raise Refused(f"{said}, which do not divide them")
+    if type(text.get("sliding_window")) is int:
+        whole_number(model, text, "sliding_window")
+
+
 def text_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The part of a config.json that is about text: one of its objects, or all of it."""
     parts = (config.get(key) for key in TEXT_KEYS)
@@ -517,7 +621,7 @@ def text_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def _weights(model: str, folder: Path) -> tuple[tuple[Path, ...], dict[str, Tensor]]:
     """The files that hold the weights, each checked to be whole, and what lies in them."""
     files = weight_files(model, folder)
-    return tuple(files), {n: t for file in files for n, t in read_tensors(model, file).items()}
+    return tuple(files), read_all(model, files)
 
 
 def _odd(item: tuple[str, Tensor]) -> tuple[str, str] | None:

@@ -310,6 +310,16 @@ def rename(names: Iterable[str], form: Format, layers: int) -> dict[str, str]:
     return found
 
 
+def twice_named(names: Iterable[str], form: Format, layers: int) -> tuple[str, ...]:
+    """Tensors that a format has one place for; empty where there are none."""
+    seen: dict[str, str] = {}
+    for name in names:
+        for ours in rename((name,), form, layers):
+            if seen.setdefault(ours, name) != name:
+                return (seen[ours], name)
+    return ()
+
+
 def leftovers(names: Iterable[str], form: Format, layers: int) -> list[str]:
     """Tensors of a draft's own checkpoint that the format has no name for."""
     patterns = [re.compile(p.replace("{L}", str(layers))) for p, _ in form.keys]

@@ -9,13 +9,15 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
-from io import BytesIO
+from io import SEEK_CUR
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 MAGIC = b"GGUF"
 HEAD = 64_000_000  # bytes read at most: the tokens of a large vocabulary are about 10 MB
-MOST = 1 << 24  # items of an array, tensors of a file: more is no model
+MOST = 1 << 24  # items of an array: more is no model
+MOST_NAMED = 1 << 18  # tensors of a file, or values of its header
+TOKENS = "tokenizer.ggml.tokens"  # the one list whose items are wanted
 ALIGNMENT = 32
 _NUMBERS = {
     0: "B",
@@ -51,24 +53,29 @@ class Header:
 
 def read_header(file: Path) -> Header:
     """The header of a GGUF file; ValueError where it is none, or is cut short."""
-    with file.open("rb") as opened:
-        stream = BytesIO(opened.read(HEAD))
+    with file.open("rb") as stream:
+        return _header(stream)
+
+
+def _header(stream: BinaryIO) -> Header:
     if stream.read(4) != MAGIC:
         raise ValueError("it does not begin as a GGUF file")
     version, tensors, pairs = _unpack(stream, "<IQQ")
-    if version not in (2, 3) or max(tensors, pairs) > MOST:
+    if version not in (2, 3):
         raise ValueError(f"its version is {version}, which is not read")
+    if max(tensors, pairs) > MOST_NAMED:
+        raise ValueError(f"it says {tensors} tensors and {pairs} values, which is no model")
     said = {}
     for _ in range(pairs):
         key = _string(stream)
-        said[key] = _value(stream, *_unpack(stream, "<I"))
+        said[key] = _value(stream, *_unpack(stream, "<I"), kept=key == TOKENS)
     ends = [_tensor_end(stream) for _ in range(tensors)]
     step = said.get("general.alignment", ALIGNMENT)
     step = step if isinstance(step, int) and step > 0 else ALIGNMENT
     begin = -(-stream.tell() // step) * step
     architecture = str(said.get("general.architecture", ""))
     context = said.get(f"{architecture}.context_length", 0)
-    tokens = said.get("tokenizer.ggml.tokens", ())
+    tokens = said.get(TOKENS, ())
     return Header(
         architecture,
         context if isinstance(context, int) else 0,
@@ -77,7 +84,7 @@ def read_header(file: Path) -> Header:
     )
 
 
-def _unpack(stream: BytesIO, layout: str) -> tuple[Any, ...]:
+def _unpack(stream: BinaryIO, layout: str) -> tuple[Any, ...]:
     size = struct.calcsize(layout)
     content = stream.read(size)
     if len(content) < size:
@@ -85,16 +92,31 @@ def _unpack(stream: BytesIO, layout: str) -> tuple[Any, ...]:
     return struct.unpack(layout, content)
 
 
-def _string(stream: BytesIO) -> str:
+def _string(stream: BinaryIO) -> str:
     (length,) = _unpack(stream, "<Q")
-    content = stream.read(min(length, HEAD))
+    _within(stream, length)
+    content = stream.read(length)
     if len(content) < length:
         raise ValueError("it is cut short in its header")
     return content.decode("utf-8", "replace")
 
 
-def _value(stream: BytesIO, kind: int) -> Any:
-    """A value of the header: a number, a text, or a list of them."""
+def _skip(stream: BinaryIO, length: int) -> None:
+    """Go on without reading; past the end of the file there is nothing to read then."""
+    _within(stream, length)
+    stream.seek(length, SEEK_CUR)
+
+
+def _within(stream: BinaryIO, length: int) -> None:
+    if stream.tell() + length > HEAD:
+        raise ValueError(f"its header is longer than {HEAD} bytes, or cut short")
+
+
+def _value(stream: BinaryIO, kind: int, *, kept: bool) -> Any:
+    """A value of the header: a number, a text, or a list of texts; None for one that is not kept.
+
+    A list may be most of a header, and its items take several times their bytes.
+    """
     if kind == _STRING:
         return _string(stream)
     if kind == _ARRAY:
@@ -102,16 +124,21 @@ def _value(stream: BytesIO, kind: int) -> Any:
         if count > MOST:
             raise ValueError("an array of its header is too long")
         if inner in _NUMBERS:
-            return list(_unpack(stream, f"<{count}{_NUMBERS[inner]}"))
+            _skip(stream, count * struct.calcsize(f"<{_NUMBERS[inner]}"))
+            return None
         if inner != _STRING:
             raise ValueError(f"an array of its header holds type {inner}")
-        return [_string(stream) for _ in range(count)]
+        if kept:
+            return [_string(stream) for _ in range(count)]
+        for _ in range(count):
+            _skip(stream, *_unpack(stream, "<Q"))
+        return None
     if kind not in _NUMBERS:
         raise ValueError(f"its header holds a value of type {kind}")
     return _unpack(stream, f"<{_NUMBERS[kind]}")[0]
 
 
-def _tensor_end(stream: BytesIO) -> int:
+def _tensor_end(stream: BinaryIO) -> int:
     """Where a tensor ends, from the begin of the data; its begin, where its type is not known."""
     _string(stream)
     (dimensions,) = _unpack(stream, "<I")

@@ -96,8 +96,10 @@ def read_table(path: Path) -> tuple[Table, Problem | None]:
 
 def read_measured(path: Path, fault: Callable[[object], str], way_out: str) -> dict[str, Any]:
     """The JSON object of a file, which must exist and be without fault."""
-    if not path.is_file():
+    if not path.exists():
         raise Refused(f"there is no file `{path}`", way_out, "missing")
+    if not path.is_file():  # a pipe would be waited for
+        raise Refused(f"`{path}` is no file", way_out)
     said = read_json(path)
     wrong = fault(said)
     if said is None or wrong:

@@ -23,7 +23,7 @@ def write(folder: Path, shapes: Shapes, **config: object) -> Path:
     data = bytearray()
     for name, said in shapes.items():
         dtype, shape, content = "F32", said, b""
-        if isinstance(said[0], str):
+        if said and isinstance(said[0], str):
             dtype, values = said
             shape = (len(values),)
             content = struct.pack(f"<{len(values)}{CODES[dtype]}", *values)
@@ -65,7 +65,11 @@ CONFIG: dict[str, Any] = {
     "model_type": "llama",
     "vocab_size": VOCAB,
     "hidden_size": HIDDEN,
+    "intermediate_size": 2 * HIDDEN,
     "num_hidden_layers": LAYERS,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": HIDDEN // 2,
 }
 D2T = [0, 1, 1, 2, 10]  # target ids 0, 2, 3, 5, 14
 T2D = [i in (0, 2, 3, 5, 14) for i in range(VOCAB)]
@@ -193,10 +197,7 @@ def shelf(folder: Path) -> None:
         "dspark-one-tap": (DSPARK, DSPARK_CONFIG | {"target_layer_ids": [0]}),
         "dspark-untold-taps": (DSPARK, DSPARK_CONFIG | {"target_layer_ids": None}),
         "dflash-2": (DFLASH | {"layers.0.attention_conv.weight": (HIDDEN, 1)}, DFLASH_CONFIG),
-        "wide-dspark": (
-            DSPARK | {"fc.weight": (HIDDEN + 4, 2 * HIDDEN + 4)},
-            DSPARK_CONFIG | {"hidden_size": HIDDEN + 4},
-        ),
+        "wide-dspark": (DSPARK | {"fc.weight": (HIDDEN, 2 * HIDDEN + 4)}, DSPARK_CONFIG),
         "unknown": ({"fc.weight": (HIDDEN, 2 * HIDDEN)}, ONE),
         "swapped": (LM, CONFIG),
         "larger-words": (LM, CONFIG),

@@ -43,10 +43,15 @@ def rope(model: ModelFacts) -> Rope | None:
     said = text.get("rope_parameters")
     said = said if isinstance(said, Mapping) else {}
     theta = text.get("rope_theta", said.get("rope_theta"))
-    if type(theta) not in (int, float):
+    if not _number(theta):
         return None
     scaling = text.get("rope_scaling", said)
     return Rope(float(theta), _scaling(scaling if isinstance(scaling, Mapping) else {}))
+
+
+def _number(said: Any) -> bool:
+    """Whether a config says a number that a float can hold."""
+    return type(said) in (int, float) and abs(said) < 1e300
 
 
 def _scaling(said: Mapping[str, Any]) -> str:
@@ -55,7 +60,7 @@ def _scaling(said: Mapping[str, Any]) -> str:
         return "not scaled"
     parts = [str(kind)]
     if "factor" in said:
-        parts.append(f"x{said['factor']:g}" if type(said["factor"]) in (int, float) else "")
+        parts.append(f"x{said['factor']:g}" if _number(said["factor"]) else "")
     if "original_max_position_embeddings" in said:
         parts.append(f"from {said['original_max_position_embeddings']}")
     return " ".join(filter(None, parts))

@@ -414,7 +414,8 @@ DSPARK: Shapes = {
 COPIES: Shapes = {"embed_tokens.weight": (VOCAB, HIDDEN), "lm_head.weight": (VOCAB, HIDDEN)}
 LAYER = {
     "hidden_size": HIDDEN, "vocab_size": VOCAB, "num_hidden_layers": 1, "layer_types": [S],
-    "sliding_window": 16,
+    "sliding_window": 16, "intermediate_size": 2 * HIDDEN, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "head_dim": KV,
 }  # fmt: skip
 FLAT = {
     "architectures": ["Qwen3DSparkModel"], "block_size": 7, "mask_token_id": 19,

@@ -307,7 +307,7 @@ def test_a_map_of_a_large_vocabulary_is_read_quickly(tmp_path: Path) -> None:
     target = write(tmp_path / "target", LM, **(CONFIG | {"vocab_size": vocab}))
     covered = [i % 4 == 0 and i < 4 * rows for i in range(vocab)]
     shapes = EAGLE3 | {
-        "lm_head.weight": (rows, 1),
+        "lm_head.weight": (rows, HIDDEN),
         "d2t": ("I64", [3 * i for i in range(rows)]),
         "t2d": ("BOOL", covered),
     }

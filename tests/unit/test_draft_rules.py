@@ -185,23 +185,49 @@ def test_an_assistant_decides_what_a_name_means(tmp_path: Path, name: str) -> No
 # -- widths, vocabularies, maps --------------------------------------------------------------------
 
 
+NARROW = 4
+NARROW_EMBEDDING = {"embed_tokens.weight": (VOCAB, NARROW)}
+NARROW_CONFIG = {"hidden_size": NARROW, "intermediate_size": 2 * NARROW, "head_dim": NARROW // 2}
+
+
+def narrow(form: str) -> Shapes:
+    """The tensors of a draft of half the target's width, whose `fc` reads the target's."""
+    into = {"fc.weight": DRAFT_FOLDERS[form]["fc.weight"][1], "lm_head.weight": NARROW}
+    return {
+        name: (rows_of(name, shape[0]), into.get(name, shape[1] // 2)) if len(shape) == 2 else half
+        for name, shape in DRAFT_FOLDERS[form].items()
+        if not isinstance(shape[0], str)
+        for half in [tuple(n // 2 for n in shape)]
+    }
+
+
+def rows_of(name: str, rows: int) -> int:
+    """A head has a row for each token, whatever the width."""
+    return rows if name == "lm_head.weight" else rows // 2
+
+
 @pytest.mark.parametrize(
     ("algorithm", "form", "changes", "said"),
     [
         ("EAGLE", "eagle", {"fc.weight": (HIDDEN, HIDDEN + 12)}, "reads states 12 wide"),
-        ("EAGLE", "eagle", {"fc.weight": (6, 2 * HIDDEN)}, "hands on states 6 wide, and borrows"),
+        ("EAGLE", "eagle", narrow("eagle"), "hands on states 4 wide, and borrows"),
         (
             "EAGLE",
             "eagle",
-            {"fc.weight": (6, 2 * HIDDEN), "lm_head.weight": (VOCAB, 6), **OWN_EMBEDDING},
-            "hands on states 6 wide, and goes on from the states of a target 8 wide",
+            {
+                **narrow("eagle"),
+                "fc.weight": (NARROW, HIDDEN + NARROW),
+                "lm_head.weight": (VOCAB, NARROW),
+                **NARROW_EMBEDDING,
+            },
+            "hands on states 4 wide, and goes on from the states of a target 8 wide",
         ),
         ("EAGLE3", "eagle3", {"fc.weight": (HIDDEN, 20)}, "reads rows of 20, which is no whole"),
         (
             "EAGLE3",
             "eagle3",
-            {"fc.weight": (6, 3 * HIDDEN)},
-            "hands on states 6 wide, and borrows the embedding of a target 8 wide",
+            narrow("eagle3"),
+            "hands on states 4 wide, and borrows the embedding of a target 8 wide",
         ),
         (
             "FROZEN_KV_MTP",
@@ -213,22 +239,23 @@ def test_an_assistant_decides_what_a_name_means(tmp_path: Path, name: str) -> No
         (
             "DFLASH",
             "dflash",
-            {"fc.weight": (6, 2 * HIDDEN), **OWN_EMBEDDING},  # a copy of the target's, not read
-            "hands on states 6 wide, and borrows the embedding of a target 8 wide",
+            narrow("dflash") | OWN_EMBEDDING,  # a copy of the target's, not read
+            "hands on states 4 wide, and borrows the embedding of a target 8 wide",
         ),
     ],
 )
 def test_a_draft_of_another_width(
     tmp_path: Path, algorithm: str, form: str, changes: Shapes, said: str
 ) -> None:
-    (finding,) = found(algorithm, target(tmp_path), draft(tmp_path, form, changes))
+    config = NARROW_CONFIG if "4 wide" in said else {}
+    (finding,) = found(algorithm, target(tmp_path), draft(tmp_path, form, changes, **config))
     assert finding.code == "SF025"
     assert said in finding.message
 
 
 def test_a_draft_with_everything_of_its_own_may_be_narrower(tmp_path: Path) -> None:
-    shapes = {"fc.weight": (6, 3 * HIDDEN), "embed_tokens.weight": (VOCAB, 6)}
-    assert codes("EAGLE3", target(tmp_path), draft(tmp_path, "eagle3", shapes)) == []
+    theirs = draft(tmp_path, "eagle3", narrow("eagle3") | NARROW_EMBEDDING, **NARROW_CONFIG)
+    assert codes("EAGLE3", target(tmp_path), theirs) == []
 
 
 def test_a_target_that_says_no_width_is_not_judged(tmp_path: Path) -> None:
