@@ -107,7 +107,7 @@ class ModelFacts:
         """The tokens of its tokenizer and their ids; empty where none can be read."""
         return self._tokenizer[0]
 
-    @property
+    @cached_property
     def tokenizer_size(self) -> int:
         """How many tokens the tokenizer knows: its highest id + 1."""
         return max(self._tokenizer[0].values(), default=-1) + 1
