@@ -28,6 +28,7 @@ FAMILIES = frozenset(
 )  # fmt: skip
 ALWAYS_NORMED = frozenset({"qwen3", "qwen3_moe"})  # queries and keys, whatever the config says
 ALWAYS_BIASED = frozenset({"qwen2"})  # queries, keys and values
+SLIDING_STEPS = frozenset({"mimo_v2_flash"})  # MTP layers that are dense and see a window
 CORRECTED = frozenset({"deepseek_v3", "glm4_moe", "kimi_k2", "mimo_v2_flash"})  # a bias an expert
 
 
@@ -172,7 +173,7 @@ def latent(config: Mapping[str, Any]) -> Attention | None:
     )  # fmt: skip
     if not all((rank, rope, nope, value, heads)):
         return None
-    if config.get("architecture") in ABSORBED:
+    if str(config.get("architecture")) in ABSORBED:
         return Attention(rank + rope, rank + rope, 2 * heads * (2 * rank + rope), latent=True)
     width = heads * (nope + rope + value)
     return Attention(width, width, 2 * width, latent=True)
@@ -319,7 +320,8 @@ def network(
         return Unknown(f"the sizes of the layers of `{model}` are not recorded")
     wide = hidden * (heads * key + groups * (key + value)) + hidden if net.block == "wide" else 0
     width = groups * (key + value)
-    body = layers * each[0] + wide + hidden
+    body = layers * each[0] + wide + hidden * (net.final_norm - (not net.input_norm))
+    entry += hidden if net.block == CONTEXT else 0  # what was read is normed
     markov = facts.vocab_size or target.head // max(hidden, 1)
     markov *= facts.block.rank
     return Sizes(
@@ -343,18 +345,25 @@ def _like_target(
 ) -> Sizes | Unknown:
     """A layer of the target's own kind: its last one; or several, one a step."""
     family, last = str(config.get("model_type") or ""), len(target.layers) - 1
-    each = _layer(config, family, last, sliding=False) if family in FAMILIES else None
-    # A layer of its own for each step is dense and sees a window (MiMo-V2): it is not recorded.
-    if each is None or facts.steps > 1:
+    sliding = family in SLIDING_STEPS
+    if sliding:
+        config = {**config, "n_routed_experts": 0}
+    each = _layer(config, family, last, sliding=sliding) if family in FAMILIES else None
+    if each is None:
         return Unknown(f"the sizes of the draft in `{model}` are not recorded")
-    hidden = facts.hidden_size
+    hidden, steps = facts.hidden_size, facts.steps
+    layer = target.layers[-1]
+    if sliding:
+        alike = [each for each in target.layers if each.window]
+        layer = alike[-1] if alike else layer
     return Sizes(
-        total=each[0] + each[1] + entry + head + 3 * hidden,
-        head=head or target.head,
-        body=each[0] + 3 * hidden,
-        routed=each[1],
-        experts=target.experts,
-        entry=entry,
-        layers=target.layers[-1:],
+        total=steps * (each[0] + each[1] + entry + 3 * hidden) + head,
+        head=hidden * facts.vocab_size or target.head,
+        body=steps * (each[0] + 3 * hidden),
+        routed=steps * each[1],
+        experts=experts(config) if each[1] else (0, 0),
+        entry=steps * entry,
+        layers=(layer,) * steps,
+        steps=steps,
         hidden=hidden,
     )

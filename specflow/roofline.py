@@ -209,10 +209,9 @@ def _forward(timed: Timed, e: Estimate) -> Row:
     """One op of the step: what it takes, and which half of it is the slower."""
     forward = timed.forward
     times = f"{forward.times} x " if forward.times > 1 else ""
-    name = f"{forward.model} {forward.kind}"
+    name = f"{forward.model} {forward.kind}, {_many(forward.rows or forward.outs, 'row')}"
     shown = f"{times}{_time(timed.seconds)}"
-    formula = f"{_many(forward.rows or forward.outs, 'row')}: {_roof(timed, e)}"
-    return Row(name, shown, formula, timed.seconds * forward.times, "seconds")
+    return Row(name, shown, _roof(timed, e), timed.seconds * forward.times, "seconds")
 
 
 def _roof(timed: Timed, e: Estimate) -> str:

@@ -24,6 +24,7 @@ HEAD = re.compile(r"(?:^|\.)lm_head\.(?:weight|bias)$")
 SCALE = re.compile(r"(?:_scale_inv|_scale|\.scales)$")  # of quantized weights, not weights
 OTHER_SENSES = re.compile(r"(?:^|\.)(?:vision|visual|audio|embed_vision|embed_audio|multi_modal)")
 ATTENTION = re.compile(r"(.*(?:^|\.)(?:self_attn|attn))\.(\w+?)(?:_proj|_proj_with_mqa)\.weight")
+PLACE = re.compile(r"(?:layers|steps)\.(\d+)\.")
 ENTRY = re.compile(
     r"(?:steps\.\d+\.)?(?:fc\..+)|(?:pre|post)_projection\.weight|hidden_norm\.weight"
 )
@@ -175,22 +176,31 @@ def _network(
         parts[_part(name)] += count
     if form.net.reads == formats.TARGET_KV:
         parts["head"], parts["embedding"] = parts["embedding"], 0
-    shapes = [*_projections(ours).values()]
-    kept = tuple(_drafts(each, config, form.net, target) for each in shapes)
-    if not all(kept):
+    found = _projections(ours)
+    shapes = [found[name] for name in sorted(found, key=_place)]
+    windows, seen = _windows(net, config, len(shapes)), _seen(config, target, len(shapes))
+    each = zip(shapes, windows, seen, strict=False)
+    kept = [_drafts(layer, config, window, other) for layer, window, other in each]
+    if not kept or not all(kept):
         return Unknown(f"the attention of `{source.model}` is not known")
     return Sizes(
         total=sum(parts.values()),
         head=parts["head"] or target.head,
         body=parts["body"],
         routed=parts["routed"],
-        experts=config_sizes.experts(config),
+        experts=config_sizes.experts(config) if parts["routed"] else (0, 0),
         entry=parts["entry"],
         markov=parts["markov"],
-        layers=tuple(each for each in kept if each),
+        layers=tuple(filter(None, kept)),
         steps=net.steps if form.net.own_layers else 1,
         hidden=net.hidden_size,
     )
+
+
+def _place(name: str) -> int:
+    """The number of a layer or a step in the name of its attention, by our names."""
+    match = PLACE.search(name)
+    return int(match[1]) if match else 0
 
 
 def _part(name: str) -> str:
@@ -211,18 +221,37 @@ def _part(name: str) -> str:
 def _drafts(
     shapes: Mapping[str, tuple[int, ...]],
     config: Mapping[str, Any],
-    net: formats.Net,
-    target: Sizes,
+    window: int,
+    seen: Attention | None,
 ) -> Attention | None:
-    """The attention of a layer of a draft; None where it is of no kind that is known."""
+    """The attention of a layer of a draft; None where it is of no kind that is known.
+
+    window  how far it sees, 0 for all
+    seen    the target's layer that it reads, where it keeps nothing itself
+    """
     if "kv_a" in shapes:  # a layer of the target's own kind, which keeps latents
-        said = config_sizes.latent(config)
-        return said if said and said.latent else None
+        return config_sizes.latent(config)
     if not {"q", "o"} <= shapes.keys():
         return None
     work = 2 * (shapes["q"][0] + shapes["o"][1])
     if "k" in shapes:
         width = shapes["k"][0] + shapes.get("v", shapes["k"])[0]
-        return Attention(keeps=width, reads=width, work=work)
-    reads = max((each.reads for each in target.layers), default=0)
-    return Attention(keeps=0, reads=reads, work=work) if net.reads == formats.TARGET_KV else None
+        return Attention(keeps=width, reads=width, work=work, window=window)
+    return replace(seen, keeps=0, work=work) if seen is not None else None
+
+
+def _windows(net: DraftFacts, config: Mapping[str, Any], count: int) -> list[int]:
+    """How far each layer of a draft sees, 0 for all."""
+    if net.block.windows:
+        return [*net.block.windows][:count]
+    sliding = str(config.get("model_type")) in config_sizes.SLIDING_STEPS and net.steps == count
+    return [config_sizes.number(config, "sliding_window") if sliding else 0] * count
+
+
+def _seen(config: Mapping[str, Any], target: Sizes, count: int) -> list[Attention | None]:
+    """The target's last layer of the kind of each layer that keeps nothing itself."""
+    last = {bool(each.window): each for each in target.layers if each.keeps}
+    kinds = config.get("layer_types")
+    if not isinstance(kinds, list) or len(kinds) != count:
+        return [None] * count
+    return [last.get(kind == "sliding_attention") for kind in kinds]

@@ -1,0 +1,112 @@
+"""`specflow explain --cost`, as a person calls it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from specflow.cli import main
+
+
+def said(capsys, *words: str) -> dict[str, list[str]]:
+    """The table by its first column."""
+    assert main(["explain", *words]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    head = next(i for i, line in enumerate(lines) if line.startswith("number "))
+    at = [lines[head].index(word) for word in ("number", "value", "formula")]
+    return {
+        line[: at[1]].strip(): [line[at[1] : at[2]].strip(), line[at[2] :].strip()]
+        for line in lines[head + 1 :]
+    }
+
+
+def test_every_number_has_its_formula(capsys) -> None:
+    rows = said(capsys, "pico/eagle3", "--cost")
+    assert rows["machine"][0] == "cpu"
+    assert "assumed" in rows["machine"][1]
+    assert rows["target weights"] == ["13.26 MiB", "3,475,712 weights x 4 bytes of float32"]
+    assert rows["KV a token"][1] == "(target 4 layers x 256 + draft 1 layer x 512) x 4 bytes"
+    assert rows["break-even accept length"][1].startswith("T_step / T_plain = ")
+    assert rows["speedup at accept length 4"][1].startswith("estimate: 4 / ")
+    assert all(formula for _, formula in rows.values())
+
+
+def test_the_machine_and_the_accept_length_are_asked_for(capsys) -> None:
+    rows = said(
+        capsys, "llama/llama3_1_eagle3_chain", "run.dtype=bfloat16", "--cost", "--gpu", "h200",
+        "--accept-length", "2.9", "--context", "1024",
+    )  # fmt: skip
+    assert rows["context"] == ["1024", "tokens into every request: half of run.max_length 2048"]
+    assert rows["machine"][1].startswith("989 TFLOP/s in bfloat16, 4.8 TB/s")
+    assert rows["break-even accept length"][0] == "1.16"
+    assert rows["speedup at accept length 2.9"] == ["2.51x", "estimate: 2.9 / 1.16"]
+
+
+def test_an_accept_length_comes_from_a_report(capsys, tmp_path) -> None:
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps({"accept_length": 2.5}))
+    rows = said(capsys, "pico/eagle3", "--cost", "--accept-length", str(report))
+    assert "speedup at accept length 2.5" in rows
+
+
+def test_json_has_the_bare_numbers(capsys) -> None:
+    assert main(["explain", "pico/nextn", "--cost", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    rows = found["rows"]
+    assert rows["T_step"]["value"] == pytest.approx(
+        rows["T_draft"]["value"] + rows["T_verify"]["value"]
+    )
+    assert rows["largest batch"]["unit"] == "requests"
+    assert (found["estimate"][:11], found["unknown"]) == ("by roofline", [])
+    assert [f["kind"] for f in found["forwards"]] == [
+        "decode_hidden",
+        "verify_hidden",
+        "extend_hidden",
+    ]
+
+
+def test_what_is_not_known_is_said(capsys) -> None:
+    rows = said(capsys, "gemma4/nextn_31b", "--cost")
+    assert "no rule counts the weights of `google/gemma-4-31B-it`" in rows["unknown"][1]
+    assert rows["draft forwards"][0] == "3"
+    assert "break-even accept length" not in rows
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (["--gpu", "h200"], "`--gpu` is for the estimate of `--cost`"),
+        (["--cost", "draft.num_steps"], "`--cost` explains the whole step"),
+        (["--cost", "--engine", "sglang@0.5.23"], "`--cost` and `--engine` explain two things"),
+        (["--cost", "--context", "99999"], "`--context 99999` is no place in a request"),
+        (["--cost", "--accept-length", "9"], "a step gains 1 to 4 tokens"),
+        (["--cost", "--accept-length", "nan"], "a step gains 1 to 4 tokens"),
+        (["--cost", "--accept-length", "/no/such"], "neither a number nor a report"),
+    ],
+)
+def test_what_cannot_be_asked(capsys, words: list[str], fault: str) -> None:
+    assert main(["explain", "pico/eagle3", *words]) == 2
+    assert fault in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{}", '{"accept_length": "x"}', '{"accept_length": true}', "{"]
+)
+def test_a_report_that_is_none(capsys, tmp_path, text: str) -> None:
+    file = tmp_path / "report.json"
+    file.write_text(text)
+    assert main(["explain", "pico/eagle3", "--cost", "--accept-length", str(file)]) == 2
+    assert "SF092" in capsys.readouterr().err
+
+
+def test_it_needs_no_torch() -> None:
+    code = (
+        "import sys; from specflow.cli import main; main(['explain', 'pico/eagle3', '--cost']); "
+        "sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'transformers', 'jinja2')))"
+    )
+    assert not subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True
+    ).returncode
