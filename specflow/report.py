@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,45 @@ class Counted:
     accept_lens: Sequence[int]
     drafted: Sequence[int]
     finish: str
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What was counted over some verifies.
+
+    histogram  verifies in which exactly 0, 1, .. guesses held; None where nobody counted that
+    """
+
+    verifies: int
+    drafted: int
+    accepted: int
+    histogram: tuple[int, ...] | None = None
+
+    @property
+    def accept_length(self) -> float:
+        """Tokens gained a verify, the bonus token among them."""
+        return _ratio(self.accepted + self.verifies, self.verifies)
+
+    def by_position(self, guesses: int) -> dict[str, list[float | None]]:
+        """`by_position` of a chain whose every verify judged all its guesses."""
+        counts = [*(self.histogram or ()), *([0] * (guesses + 1))][: guesses + 1]
+        held = [sum(counts[i:]) for i in range(guesses + 1)]
+        pairs = list(zip(held[1:], held, strict=False))
+        return {
+            "accept_rate_at": [h / self.verifies if self.verifies else None for h, _ in pairs],
+            "cond_accept_rate_at": [h / r if r else None for h, r in pairs],
+        }
+
+
+def merged(tallies: Sequence[Tally]) -> Tally:
+    """What several counted, together; without a histogram where one of them has none."""
+    known = [t.histogram for t in tallies if t.verifies]
+    histogram = None
+    if known and all(h is not None for h in known):
+        rows = itertools.zip_longest(*(h or () for h in known), fillvalue=0)
+        histogram = tuple(sum(row) for row in rows)
+    totals = (sum(t.verifies for t in tallies), sum(t.drafted for t in tallies))
+    return Tally(*totals, sum(t.accepted for t in tallies), histogram)
 
 
 @dataclass(frozen=True)
@@ -124,7 +164,11 @@ def by_position(counted: Sequence[Counted], guesses: int) -> dict[str, list[floa
 
 def _spread(counted: Sequence[Counted]) -> dict[str, float]:
     """Lowest, middle and highest accept length of a prompt."""
-    means = [statistics.fmean(c.accept_lens) for c in counted if c.accept_lens]
+    return spread_of([statistics.fmean(c.accept_lens) for c in counted if c.accept_lens])
+
+
+def spread_of(means: Sequence[float]) -> dict[str, float]:
+    """Lowest, middle and highest."""
     if not means:
         return {"min": 0.0, "median": 0.0, "max": 0.0}
     return {"min": min(means), "median": statistics.median(means), "max": max(means)}
@@ -179,7 +223,7 @@ def table(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         given = " ".join("-" if x is None else f"{x:.2f}" for x in report["cond_accept_rate_at"])
         rows.append(("where those before held", given, "guess held / guess reached"))
     spread = report["per_prompt"]
-    if totals["drafted"]:
+    if totals["drafted"] and spread is not None:
         said = f"{spread['min']:.2f} .. {spread['median']:.2f} .. {spread['max']:.2f}"
         rows.append(("accept length, prompts", said, "lowest, median, highest of a prompt"))
     rows += [
@@ -194,23 +238,12 @@ def table(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
             (
                 "plain decoding",
                 f"{report['baseline']['tok_s']:.1f} tok/s",
-                "same session, nothing drafted",
+                report["baseline"].get("how", "same session, nothing drafted"),
             ),
             ("speedup", f"{report['speedup']:.2f}x", "speed / plain decoding"),
         ]
-    phases = ("prefill", "draft", "verify", "commit", "other")
-    rows += [
-        (
-            "time",
-            " ".join(f"{p} {100 * _ratio(seconds[p], seconds['total']):.0f}%" for p in phases),
-            "of the total",
-        ),
-        (
-            "loop overhead",
-            f"{100 * (1 - _ratio(report['forward_seconds'], seconds['total'])):.1f}%",
-            "1 - seconds inside forwards / total",
-        ),
-    ]
+    if "prefill" in seconds:  # the phases of another engine are not known
+        rows += _shares(report)
     rows.append(
         ("looping", f"{100 * report['looping']:.0f}%", f"completions that say {LOOP} tokens twice")
     )
@@ -219,3 +252,14 @@ def table(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
             ("lossless", report["lossless"]["verdict"], "against plain decoding, token by token")
         )
     return rows
+
+
+def _shares(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Where the time went."""
+    seconds, phases = report["seconds"], ("prefill", "draft", "verify", "commit", "other")
+    shares = " ".join(f"{p} {100 * _ratio(seconds[p], seconds['total']):.0f}%" for p in phases)
+    overhead = 100 * (1 - _ratio(report["forward_seconds"], seconds["total"]))
+    return [
+        ("time", shares, "of the total"),
+        ("loop overhead", f"{overhead:.1f}%", "1 - seconds inside forwards / total"),
+    ]

@@ -94,11 +94,17 @@ class Progress:
                 escape(
                     f"  {difference['id']}: "
                     f"token {difference['index']} is {difference['token']}, "
-                    f"plainly {difference['plain']}; "
-                    f"gap {difference['gap']:.2g}: {difference['kind']}"
+                    f"plainly {difference['plain']}{_why(difference)}"
                 )
             )
         if report["cut_short"]:
             out.print("cut short; what is above is about the completions that had ended")
         for warning in report["warnings"]:
             out.print(escape(f"warning: {warning}"))
+
+
+def _why(difference: Mapping[str, Any]) -> str:
+    """The class of a difference, where the logits were at hand."""
+    if difference["gap"] is None:
+        return ""
+    return f"; gap {difference['gap']:.2g}: {difference['kind']}"

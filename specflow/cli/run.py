@@ -49,6 +49,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check-lossless", action="store_true", help="compare every token with plain decoding"
     )
+    parser.add_argument(
+        "--engine", metavar="NAME[@VERSION]", help="run it on SGLang or vLLM, where installed"
+    )
+    parser.add_argument(
+        "--platform", metavar="NAME", help="the machine that --engine is on: h100, b200 ..."
+    )
     add_format(parser, "text", "json")
     parser.set_defaults(run=run)
 
@@ -71,6 +77,10 @@ def run(args: argparse.Namespace) -> int:
     out = None
     if args.out is not None:
         out = prepare_folder(args.out, (COMPLETIONS, REPORT), overwrite=args.overwrite)
+    if args.engine is not None:
+        from specflow.cli.elsewhere import run_elsewhere
+
+        return run_elsewhere(args, resolved, prompts, out)
     # rich and torch load only now, when all else is known to be right
     from specflow.cli.progress import Progress
     from specflow.execute import Wanted, execute

@@ -156,6 +156,7 @@ class Engine:
     formats    `--format` -> an export as text
     words      recipe word -> this engine's
     installs   what `pip install` takes to have it; empty where pip does not
+    package    what `run --engine` imports; empty where it is not run from here
     """
 
     name: str
@@ -172,6 +173,7 @@ class Engine:
     formats: Mapping[str, Callable[[Export, str], str]]
     words: Mapping[str, Word]
     installs: str = ""
+    package: str = ""
 
 
 # The words of a recipe that engines have words of their own for: rows of docs/engines.md.

@@ -183,3 +183,13 @@ def test_an_operand_that_is_none_is_a_finding(word, capsys) -> None:
     captured = capsys.readouterr()
     assert "SF090" not in captured.out + captured.err
     assert "error[" in captured.out + captured.err
+
+
+def test_slots_that_are_not_a_file_yet_are_judged_all_the_same(capsys) -> None:
+    own = ["draft.adaptive=true", "draft.adaptive_slots={1: [1, 3], 8: [1]}", "draft.num_steps=3"]
+    assert main(["export", "pico/eagle", *own, *SGLANG, "--format", "sh"]) == 0
+    captured = capsys.readouterr()
+    assert "error" not in captured.err
+    assert "--speculative-adaptive-config adaptive_slots.json" in captured.out
+    assert main(["explain", "pico/eagle", *own, *SGLANG]) == 0
+    assert capsys.readouterr().out.count(" adaptive_slots.json") == 2  # asked, and runs

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from specflow.engines import command_line, show
 from specflow.engines.base import Engine, Export, Import, Word
 from specflow.engines.configs import draft_config, target_config
+from specflow.engines.files import written
 from specflow.engines.flags import Flags
 from specflow.engines.outcome import Effective, Refused
 from specflow.engines.sglang.exports import to_args
@@ -34,7 +36,14 @@ def _effective(
     version: str,  # noqa: ARG001
     platform: str,
 ) -> Effective | Refused:
-    return effective(export.args, target_config(recipe), draft_config(recipe), platform, export.env)
+    configs = (target_config(recipe), draft_config(recipe))
+    with written(export) as args:
+        found = effective(args, *configs, platform, export.env)
+    if isinstance(found, Refused) or not export.files:
+        return found
+    named = {args[key]: value for key, value in export.args.items() if args[key] != value}
+    values = {k: named.get(v, v) if isinstance(v, str) else v for k, v in found.values.items()}
+    return replace(found, values=values)
 
 
 def _read(text: str, version: str) -> tuple[dict[str, Any], dict[str, str]]:
@@ -105,4 +114,5 @@ ENGINE = Engine(
         "run.max_length": Word("--context-length"),
     },
     installs="sglang==0.5.23",
+    package="sglang",
 )
