@@ -159,7 +159,7 @@ def _sizes(e: Estimate) -> Iterator[Row]:
         sizes = e.networks.of(model)
         if sizes is not None:
             value = sizes.total * width
-            formula = f"{sizes.total:,} weights x {width} bytes of {e.recipe.run.dtype}"
+            formula = f"{sizes.total:,} weights x {width} bytes of {e.recipe.run.dtype} (run.dtype)"
             yield Row(f"{model} weights", size(value), formula, value, "bytes")
     if memory.kv_a_token is None:
         return
@@ -190,6 +190,7 @@ def _step(e: Estimate) -> Iterator[Row]:
         return
     for timed in e.timed:
         yield _forward(timed, e)
+    yield from _experts(e)
     if e.cost.step_bytes is not None and e.cost.step_flops is not None:
         read, work = e.cost.step_bytes, e.cost.step_flops
         yield Row(
@@ -212,6 +213,21 @@ def _forward(timed: Timed, e: Estimate) -> Row:
     name = f"{forward.model} {forward.kind}, {_many(forward.rows or forward.outs, 'row')}"
     shown = f"{times}{_time(timed.seconds)}"
     return Row(name, shown, _roof(timed, e), timed.seconds * forward.times, "seconds")
+
+
+def _experts(e: Estimate) -> Iterator[Row]:
+    """How many experts of a layer the target reads, for one position and for all verified."""
+    sizes = e.networks.of("target")
+    if sizes is None or not sizes.routed:
+        return
+    count, chosen = sizes.experts
+    asked = [f.rows for f in e.cost.forwards if f.model == "target"]
+    for rows_in in dict.fromkeys((e.cost.batch, *asked)):
+        value = count * sizes.touched(rows_in)
+        formula = f"of {count}, expected: {count} (1 - (1 - {chosen}/{count})^{rows_in})"
+        yield Row(
+            f"experts read, {_many(rows_in, 'row')}", f"{value:.1f}", formula, value, "experts"
+        )
 
 
 def _roof(timed: Timed, e: Estimate) -> str:
@@ -254,6 +270,10 @@ def _memory(e: Estimate) -> Iterator[Row]:
     has = e.machine.memory
     largest = memory.largest_batch(has) or 0
     formula = f"({size(has)} of {e.machine.name} - {size(memory.weights)}) / {size(request)}"
+    if memory.weights > has:
+        formula = (
+            f"the weights alone are {memory.weights / has:.1f} times {e.machine.name}'s memory"
+        )
     yield Row("largest batch", str(largest), formula, largest, "requests")
 
 

@@ -19,6 +19,7 @@ from specflow.cli.common import (
 )
 from specflow.diagnostics import Diagnostic, summary
 from specflow.errors import RecipeError, UsageError
+from specflow.recipe import ResolvedRecipe
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +42,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--diff", action="store_true", help="with --fix: show what would change, write nothing"
     )
+    parser.add_argument(
+        "--memory", metavar="SIZE", help="what weights and KV have to fit into: 80GiB, 16384MiB"
+    )
     add_stand_in(parser)
     add_format(parser, "text", "json", "github")
     parser.set_defaults(run=run)
@@ -51,13 +55,15 @@ def run(args: argparse.Namespace) -> int:
     overrides = [w for w in args.words if is_override(w)]
     names = [n for w in args.words if not is_override(w) for n in _inside(w)]
     _check(args, names)
+    memory = None if args.memory is None else _memory(args.memory)
     found: list[Diagnostic] = []
     code, fixes = CLEAN, 0
     for name in names:
         if args.fix:
             fixes += _fix(args, name, overrides)
         try:
-            findings = read(name, overrides, stand_in=args.stand_in)[1].findings
+            resolved = read(name, overrides, stand_in=args.stand_in)[1]
+            findings = resolved.findings if memory is None else _within(resolved, memory)
             code = max(code, worst(findings, strict=args.strict))
         except RecipeError as error:
             findings = error.diagnostics
@@ -82,6 +88,23 @@ def _check(args: argparse.Namespace, names: list[str]) -> None:
         if getattr(args, option) and not args.fix:
             word = f"--{option.replace('_', '-')}"
             raise UsageError(f"`{word}` goes with `--fix`", f"add --fix, or leave {word} out")
+
+
+def _memory(said: str) -> int:
+    """A memory in bytes, as `--memory` says it."""
+    from specflow.fit import parse_size
+
+    size = parse_size(said)
+    if size is None:
+        raise UsageError(f"`--memory {said}` is no size", "write one like 80GiB, 80GB or 16384MiB")
+    return size
+
+
+def _within(resolved: ResolvedRecipe, memory: int) -> tuple[Diagnostic, ...]:
+    """The findings of a recipe that is sound, and whether it fits into so many bytes."""
+    from specflow.fit import fits
+
+    return (*resolved.findings, *fits(resolved, memory))
 
 
 def _fix(args: argparse.Namespace, name: str, overrides: list[str]) -> int:

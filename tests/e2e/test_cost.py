@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from specflow.cli import main
+from tests.conftest import ROOT
 
 
 def said(capsys, *words: str) -> dict[str, list[str]]:
@@ -27,7 +28,10 @@ def test_every_number_has_its_formula(capsys) -> None:
     rows = said(capsys, "pico/eagle3", "--cost")
     assert rows["machine"][0] == "cpu"
     assert "assumed" in rows["machine"][1]
-    assert rows["target weights"] == ["13.26 MiB", "3,475,712 weights x 4 bytes of float32"]
+    assert rows["target weights"] == [
+        "13.26 MiB",
+        "3,475,712 weights x 4 bytes of float32 (run.dtype)",
+    ]
     assert rows["KV a token"][1] == "(target 4 layers x 256 + draft 1 layer x 512) x 4 bytes"
     assert rows["break-even accept length"][1].startswith("T_step / T_plain = ")
     assert rows["speedup at accept length 4"][1].startswith("estimate: 4 / ")
@@ -110,3 +114,40 @@ def test_it_needs_no_torch() -> None:
     assert not subprocess.run(
         [sys.executable, "-c", code], check=False, capture_output=True
     ).returncode
+
+
+def test_validate_tells_what_does_not_fit(capsys) -> None:
+    words = ["validate", "pico/standalone", "run.batch_size=64", "--memory"]
+    assert main([*words, "256MiB"]) == 1
+    out = capsys.readouterr().out
+    assert "error[SF072]: 64 requests and the weights take 0.33 GiB, more than 0.25 GiB" in out
+    assert "help: lower `run.batch_size` to 47" in out
+    assert main([*words, "1GiB"]) == 0
+    assert "1 recipe, no findings" in capsys.readouterr().out
+    assert main([*words, "256MiB", "--format", "json"]) == 1
+    assert json.loads(capsys.readouterr().out)[0]["code"] == "SF072"
+
+
+def test_a_memory_that_is_no_size(capsys) -> None:
+    assert main(["validate", "pico/ngram", "--memory", "lots"]) == 2
+    assert "`--memory lots` is no size" in capsys.readouterr().err
+
+
+def test_a_recipe_at_fault_is_told_before_its_size(capsys) -> None:
+    assert main(["validate", "pico/ngram", "draft.min_mach=3", "--memory", "1MiB"]) == 1
+    assert "SF072" not in capsys.readouterr().out
+
+
+def test_every_pack_can_be_held_against_a_memory(capsys) -> None:
+    assert main(["validate", str(ROOT / "recipes"), "--memory", "80GiB", "--format", "json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    large = {d["file"].split("recipes/")[1] for d in found if d["severity"] == "error"}
+    assert "deepseek/v3_nextn.yaml" in large
+    assert not any(name.startswith(("pico/", "llama/", "qwen3/")) for name in large)
+
+
+def test_a_mixture_says_how_many_experts_are_read(capsys) -> None:
+    rows = said(capsys, "deepseek/v3_nextn", "run.batch_size=8", "--cost", "--gpu", "h200")
+    assert rows["experts read, 8 rows"] == ["57.4", "of 256, expected: 256 (1 - (1 - 8/256)^8)"]
+    assert rows["experts read, 32 rows"][0] == "163.3"
+    assert rows["largest batch"] == ["0", "the weights alone are 19.4 times h200's memory"]
