@@ -158,8 +158,10 @@ def test_a_signal_during_a_run_keeps_what_had_ended(sent: signal.Signals, tmp_pa
     lines = [{"id": str(i), "prompt": "import os\n"} for i in range(2000)]
     prompts.write_text("\n".join(map(json.dumps, lines)))
     process = subprocess.Popen(
-        [sys.executable, "-m", "specflow", "run", "pico/plain", "--prompts", str(prompts)]
-        + ["--out", str(out), "sampling.max_new_tokens=4"],
+        [
+            *(sys.executable, "-m", "specflow", "run", "pico/plain", "--prompts", str(prompts)),
+            *("--out", str(out), "sampling.max_new_tokens=4"),
+        ],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
