@@ -30,7 +30,8 @@ def words(flags: Flags, args: Mapping[str, Any]) -> list[str]:
         else:
             shown = json.dumps(value) if isinstance(value, Mapping) else str(value)
             # `--flag=-1`: a value that looks like an option is bound to its own.
-            out += [f"{flag.option}={shown}"] if shown.startswith("-") else [flag.option, shown]
+            bound = flags.bound and shown.startswith("-")
+            out += [f"{flag.option}={shown}"] if bound else [flag.option, shown]
     return out
 
 
@@ -80,7 +81,7 @@ def _flags(flags: Flags, found: Sequence[str]) -> dict[str, Any]:
         word, values, i = found[i], [], i + 1
         if not _is_option(word):
             _refuse(f"`{word[:60]}` is no flag")
-        option, bound, value = word.partition("=")
+        option, bound, value = word.partition("=") if flags.bound else (word, "", "")
         if bound:
             values = [value]
         while not bound and i < len(found) and not _is_option(found[i]):

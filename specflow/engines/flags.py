@@ -41,10 +41,22 @@ class Flags:
 
     title    the engine and its version, as messages say it
     package  where its table lies, as `file` beside the code
+    gone     flags of other versions, and what this one has for them
+    bound    whether `--flag=value` is a way to write a flag
     """
 
-    def __init__(self, title: str, package: str, file: str = "flags.tsv") -> None:
+    def __init__(
+        self,
+        title: str,
+        package: str,
+        file: str = "flags.tsv",
+        *,
+        gone: Mapping[str, str] | None = None,
+        bound: bool = True,
+    ) -> None:
         self.title = title
+        self.bound = bound
+        self._gone = gone or {}
         self._package = package
         self._file = file
 
@@ -88,6 +100,8 @@ class Flags:
             return name
         near = closest(spelled, [*self.all, *self.spellings])
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        if spelled in self._gone:
+            hint = f": {self._gone[spelled]}"
         said = f"{self.title} has no flag `{spelled}`{hint}"
         raise Refusal(Refused(TABLE_ROW, said, "SystemExit"))
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-_VERSION = re.compile(r"v?\d{1,9}([._-]?(rc|post|dev|b|a)?\d{1,9})*")
+# `b11312` is a build, as llama.cpp counts them.
+_VERSION = re.compile(r"[vb]?\d{1,9}([._-]?(rc|post|dev|b|a)?\d{1,9})*")
 
 
 def nearest(asked: str, known: Sequence[str]) -> str:
