@@ -21,6 +21,7 @@ LAYERS = (
         "what is told",
         (
             "schema.py",
+            "pairing.py",
             "fixing.py",
             "measuring.py",
             "report.py",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,16 +49,40 @@ NO_LAW = "guesses have no law of their own"
 LONGEST_DEFAULT = 2048  # positions: KV for a long context is memory that few runs use
 
 
-def resolve(recipe: Recipe) -> ResolvedRecipe:
-    """Decide every field of a recipe and record why; RecipeError carries all findings at once."""
-    return _Resolution(recipe).run()
+Reader = Callable[[str], checkpoints.ModelFacts]
+Look = Callable[[checkpoints.Facts], checkpoints.Facts]
+
+
+def resolve(
+    recipe: Recipe, reader: Reader = checkpoints.read, look: Look | None = None
+) -> ResolvedRecipe:
+    """Decide every field of a recipe and record why; RecipeError carries all findings at once.
+
+    reader  what a model says of itself, by the name a recipe has for it
+    look    adds to the facts what costs more to tell
+    """
+    return _Resolution(recipe, reader, look).run()
+
+
+def facts_of(recipe: Recipe, reader: Reader = checkpoints.read) -> checkpoints.Facts:
+    """What the models that a recipe names say of themselves, whatever else it holds."""
+    blocks = {block: recipe.written.get(block) for block in ("target", "draft")}
+    said = {block: v if isinstance(v, Mapping) else {} for block, v in blocks.items()}
+    names = {block: each.get("model") for block, each in said.items()}
+    found = {block: reader(name) for block, name in names.items() if isinstance(name, str)}
+    algorithm = str(said["draft"].get("algorithm"))
+    folder = DRAFTS[algorithm].folder if algorithm in DRAFTS else ""
+    if folder and "target" in found and "draft" not in found:
+        inside = checkpoints.inside(found["target"], folder)
+        found |= {"draft": inside} if inside is not None else {}
+    return checkpoints.Facts(found)
 
 
 class _Resolution:
     """The state of one resolution: what is decided so far, and what was found."""
 
-    def __init__(self, recipe: Recipe) -> None:
-        self.recipe = recipe
+    def __init__(self, recipe: Recipe, reader: Reader, look: Look | None) -> None:
+        self.recipe, self.reader, self.look = recipe, reader, look
         self.ledger = LedgerBuilder()
         self.found: list[Diagnostic] = []
         self.blocks: dict[str, Mapping[str, Any]] = {}
@@ -67,7 +91,8 @@ class _Resolution:
     def run(self) -> ResolvedRecipe:
         """Axes, then fields block by block, then rules."""
         self._open_blocks()
-        facts = self.facts = self._facts()
+        facts = facts_of(self.recipe, self.reader)
+        facts = self.facts = facts if self.look is None else self.look(facts)
         draft = self._algorithm(facts)
         if draft is None:
             raise RecipeError(self.found)
@@ -99,19 +124,6 @@ class _Resolution:
             **made,
         )
         return self._judge(resolved)
-
-    def _facts(self) -> checkpoints.Facts:
-        """What the models that are named say of themselves."""
-        names = {block: self.blocks[block].get("model") for block in ("target", "draft")}
-        found = {
-            block: checkpoints.read(name) for block, name in names.items() if isinstance(name, str)
-        }
-        algorithm = str(self.blocks["draft"].get("algorithm"))
-        folder = DRAFTS[algorithm].folder if algorithm in DRAFTS else ""
-        if folder and "target" in found and "draft" not in found:
-            inside = checkpoints.inside(found["target"], folder)
-            found |= {"draft": inside} if inside is not None else {}
-        return checkpoints.Facts(found)
 
     def _measured(self, facts: checkpoints.Facts) -> checkpoints.Facts:
         """The files that a planned verify names, each read or told why not."""

@@ -58,16 +58,22 @@ def read(
     name: str, overrides: Sequence[str] = (), *, stand_in: bool = False
 ) -> tuple[Recipe, ResolvedRecipe]:
     """A recipe by path or pack name, or an engine's arguments, loaded and resolved."""
+    recipe, findings = written(name, overrides, stand_in=stand_in)
+    resolved = resolve(recipe)
+    return recipe, replace(resolved, findings=(*findings, *resolved.findings))
+
+
+def written(
+    name: str, overrides: Sequence[str] = (), *, stand_in: bool = False
+) -> tuple[Recipe, tuple[Diagnostic, ...]]:
+    """What `read` resolves, and what was found on the way to it."""
     if ENGINE_WORD.match(name):
         from specflow.cli.imported import imported  # engines load only where one is named
 
         recipe, findings = imported(name, overrides)
-        resolved = resolve(recipe)
-        return recipe, replace(resolved, findings=(*findings, *resolved.findings))
+        return recipe, tuple(findings)
     recipe = load(find(name), overrides)
-    if stand_in:
-        recipe = with_stand_in(recipe)
-    return recipe, resolve(recipe)
+    return (with_stand_in(recipe) if stand_in else recipe), ()
 
 
 def failed(error: RecipeError, form: str) -> int:

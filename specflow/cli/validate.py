@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from specflow.cli.common import (
-    CLEAN,
     FINDINGS,
     USAGE,
     add_format,
     add_stand_in,
     is_override,
-    read,
     show,
     worst,
+    written,
 )
-from specflow.diagnostics import Diagnostic, summary
+from specflow.diagnostics import Diagnostic, render, summary
 from specflow.errors import RecipeError, UsageError
-from specflow.recipe import ResolvedRecipe
+from specflow.facts import Facts
+from specflow.packs import find
+from specflow.recipe import Recipe, ResolvedRecipe
+from specflow.resolve import facts_of, resolve
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +48,14 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--diff", action="store_true", help="with --fix: show what would change, write nothing"
     )
+    fits = parser.add_mutually_exclusive_group()
+    fits.add_argument(
+        "--fit",
+        action="store_true",
+        default=None,
+        help="show what target and draft say of each other; by itself where one recipe is named",
+    )
+    fits.add_argument("--no-fit", dest="fit", action="store_false", help="leave that table out")
     parser.add_argument(
         "--memory", metavar="SIZE", help="what weights and KV have to fit into: 80GiB, 16384MiB"
     )
@@ -55,39 +69,55 @@ def run(args: argparse.Namespace) -> int:
     overrides = [w for w in args.words if is_override(w)]
     names = [n for w in args.words if not is_override(w) for n in _inside(w)]
     _check(args, names)
-    memory = None if args.memory is None else _memory(args.memory)
-    found: list[Diagnostic] = []
-    code, fixes = CLEAN, 0
-    for name in names:
-        if args.fix:
-            fixes += _fix(args, name, overrides)
-        try:
-            resolved = read(name, overrides, stand_in=args.stand_in)[1]
-            findings = resolved.findings if memory is None else _within(resolved, memory)
-            code = max(code, worst(findings, strict=args.strict))
-        except RecipeError as error:
-            findings = error.diagnostics
-            code = max(code, USAGE if error.unreadable else FINDINGS)
-        found += findings
+    fixes = sum(_fix(args, name, overrides) for name in names) if args.fix else 0
+    judged = [_judge(args, name, overrides) for name in names]
+    found = [each for one in judged for each in one.findings]
+    fits = _fits(args, judged)
+    if args.format == "json" and args.fit:
+        print(_whole(found, fits))
+        return max(one.code for one in judged)
     show(found, args.format)
     if args.format == "text":
         if found:
             print()
+        for name, rows in fits.items():
+            print(_table(name if len(names) > 1 else "", rows))
         would = "would be " if args.diff else ""
         print(summary(len(names), found) + (f", {fixes} {would}fixed" if args.fix else ""))
-    return code
+    return max(one.code for one in judged)
 
 
-def _check(args: argparse.Namespace, names: list[str]) -> None:
-    """What the words on the command line ask for can be done."""
-    if not names:
-        named = [w for w in args.words if not is_override(w)]
-        said = f"`{named[0]}` holds no recipe (*.yaml)" if named else "no recipe is named"
-        raise UsageError(said, "`specflow recipes` lists those that ship with specflow")
-    for option in ("diff", "unsafe_fixes"):
-        if getattr(args, option) and not args.fix:
-            word = f"--{option.replace('_', '-')}"
-            raise UsageError(f"`{word}` goes with `--fix`", f"add --fix, or leave {word} out")
+@dataclass(frozen=True)
+class _Judged:
+    """One recipe: what was found in it, its exit code, and what its models say where it loads."""
+
+    name: str
+    findings: tuple[Diagnostic, ...]
+    code: int
+    recipe: Recipe | None = None
+    facts: Facts | None = None
+
+
+def _judge(args: argparse.Namespace, name: str, overrides: list[str]) -> _Judged:
+    recipe = None
+    found: tuple[Diagnostic, ...] = ()
+    try:
+        recipe, found = written(name, overrides, stand_in=args.stand_in)
+        resolved = resolve(recipe)
+    except RecipeError as error:
+        code = USAGE if error.unreadable else FINDINGS
+        return _Judged(name, (*found, *error.diagnostics), code, recipe)
+    found = (*found, *resolved.findings, *_within(args, resolved))
+    return _Judged(name, found, worst(found, strict=args.strict), recipe, resolved.facts)
+
+
+def _within(args: argparse.Namespace, resolved: ResolvedRecipe) -> list[Diagnostic]:
+    """Whether a recipe that is sound fits into the memory that is named."""
+    if args.memory is None:
+        return []
+    from specflow.fit import fits
+
+    return fits(resolved, _memory(args.memory))
 
 
 def _memory(said: str) -> int:
@@ -100,19 +130,55 @@ def _memory(said: str) -> int:
     return size
 
 
-def _within(resolved: ResolvedRecipe, memory: int) -> tuple[Diagnostic, ...]:
-    """The findings of a recipe that is sound, and whether it fits into so many bytes."""
-    from specflow.fit import fits
+def _fits(args: argparse.Namespace, judged: Sequence[_Judged]) -> dict[str, tuple[Any, ...]]:
+    """The tables that are asked for, by recipe; of one recipe it is shown unasked."""
+    if args.fit is False or (args.fit is None and (len(judged) > 1 or args.format != "text")):
+        return {}
+    from specflow.pairing import fit  # only a table needs it
 
-    return (*resolved.findings, *fits(resolved, memory))
+    found = {}
+    for each in judged:
+        if each.recipe is not None:
+            facts = each.facts or facts_of(each.recipe)
+            found[each.name] = fit(facts, each.findings)
+    return {name: rows for name, rows in found.items() if rows}
+
+
+def _table(name: str, rows: tuple[Any, ...]) -> str:
+    from specflow.pairing import table
+
+    return (f"{name}\n" if name else "") + table(rows) + "\n"
+
+
+def _whole(found: Sequence[Diagnostic], fits: dict[str, tuple[Any, ...]]) -> str:
+    """Findings and tables as one JSON object."""
+    from specflow.pairing import as_json
+
+    findings = json.loads(render(found, "json"))
+    whole = {"findings": findings, "fit": {name: as_json(rows) for name, rows in fits.items()}}
+    return json.dumps(whole, indent=2, ensure_ascii=False)
+
+
+def _check(args: argparse.Namespace, names: list[str]) -> None:
+    """What the words on the command line ask for can be done."""
+    if not names:
+        named = [w for w in args.words if not is_override(w)]
+        said = f"`{named[0]}` holds no recipe (*.yaml)" if named else "no recipe is named"
+        raise UsageError(said, "`specflow recipes` lists those that ship with specflow")
+    if args.memory is not None:
+        _memory(args.memory)
+    for option in ("diff", "unsafe_fixes"):
+        if getattr(args, option) and not args.fix:
+            word = f"--{option.replace('_', '-')}"
+            raise UsageError(f"`{word}` goes with `--fix`", f"add --fix, or leave {word} out")
 
 
 def _fix(args: argparse.Namespace, name: str, overrides: list[str]) -> int:
     """Mend one recipe, or show how; how many findings are gone by it."""
-    from specflow import fixing, packs
+    from specflow import fixing
 
     try:
-        path = packs.find(name)
+        path = find(name)
     except RecipeError:
         return 0  # told where the recipe is read
     fixed = fixing.fix_recipe(path, overrides, stand_in=args.stand_in, unsafe=args.unsafe_fixes)

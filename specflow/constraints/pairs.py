@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specflow.constraints.drafts import holder, network, offsets
-from specflow.facts import ModelFacts, text_of
+from specflow.facts import DraftFacts, ModelFacts, text_of
 from specflow.formats import TAPS, TARGET_KV, named
 from specflow.recipe import ResolvedRecipe
 from specflow.rules import Finding, rule
@@ -277,28 +277,28 @@ def rope_mismatch(r: ResolvedRecipe) -> Iterator[Finding]:
 
     ## Why
     A draft on the target's states was trained at its positions. Where one of the two was stretched
-    to longer texts afterwards (`rope_scaling`), or the base of the angles differs, guesses get
-    worse with every position, though each model by itself is fine.
+    to longer texts afterwards (`rope_scaling`), guesses get worse with every position, though each
+    model by itself is fine. Another base of the angles alone is a draft's own choice.
 
     ## Example
     A target with `rope_scaling: {rope_type: yarn, factor: 4.0}` in its config.json, and a draft
     with the same `rope_theta` and no scaling.
 
     ## Fix
-    Write the target's rope settings into the draft's config.json where it was trained with them;
+    Write the target's `rope_scaling` into the draft's config.json where it was trained with it;
     say with `allow` that it was trained with its own.
     """
     ours, theirs = rope(r.facts["target"]), rope(r.facts["draft"])
     if not network(r).format or not _reaches_alone(r) or ours is None or theirs is None:
         return
-    if ours != theirs:
+    if ours.scaling != theirs.scaling:
         yield Finding(
             at="draft.model",
-            message="the draft tells positions otherwise than the target: guesses get worse with "
-            "the length of the text",
+            message="the draft's positions are stretched otherwise than the target's: guesses get "
+            "worse with the length of the text",
             label=str(theirs),
             because={"target.model": str(ours)},
-            help="write the target's rope settings into the draft's config.json, or silence this "
+            help="write the target's `rope_scaling` into the draft's config.json, or silence this "
             "with `allow: {SF069: why}` where it was trained with its own",
         )
 
@@ -346,12 +346,9 @@ def fewer_mtp_layers(r: ResolvedRecipe) -> Iterator[Finding]:
     Take the whole checkpoint, or correct its config.json.
     """
     target, net = r.facts["target"], network(r)
-    found = net.steps if net.format else 0
     if not net.bundled or not target.tensors or net.problem is not None:
         return
-    if not named(net.format).net.own_layers:
-        found = sum(any(_of_layer(n, target.layers + i) for n in target.tensors) for i in range(64))
-        found = max(found, 1)
+    found = mtp_layers_found(target, net)
     if found < target.mtp_layers:
         yield Finding(
             at="target.model",
@@ -360,6 +357,14 @@ def fewer_mtp_layers(r: ResolvedRecipe) -> Iterator[Finding]:
             label="dropped by a quantiser?",
             help="take a checkpoint that kept its MTP weights, or correct config.json",
         )
+
+
+def mtp_layers_found(target: ModelFacts, net: DraftFacts) -> int:
+    """How many layers for drafting lie in a target's checkpoint that brings one along."""
+    if named(net.format).net.own_layers:
+        return net.steps
+    layers = range(target.layers, target.layers + max(target.mtp_layers, 1))
+    return max(sum(any(_of_layer(n, i) for n in target.tensors) for i in layers), 1)
 
 
 def _of_layer(name: str, layer: int) -> bool:

@@ -284,7 +284,7 @@ def test_a_bug_is_told_as_one(
 ) -> None:
     from specflow.cli import main, validate
 
-    monkeypatch.setattr(validate, "read", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(validate, "resolve", lambda *_, **__: 1 / 0)
     assert main(["validate", "pico/ngram"]) == 1
     said = capsys.readouterr().err
     assert "SF090" in said

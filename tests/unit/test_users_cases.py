@@ -43,6 +43,7 @@ CONFIG: dict[str, Any] = {
     "hidden_size": HIDDEN,
     "num_hidden_layers": LAYERS,
     "num_attention_heads": 4,
+    "intermediate_size": 2 * HIDDEN,
     "max_position_embeddings": 512,
     "tie_word_embeddings": False,
     "eos_token_id": 1,
