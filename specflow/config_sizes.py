@@ -27,6 +27,7 @@ FAMILIES = frozenset(
     }
 )  # fmt: skip
 ALWAYS_NORMED = frozenset({"qwen3", "qwen3_moe"})  # queries and keys, whatever the config says
+OUT_BIASED = frozenset({"llama", "qwen3", "qwen3_moe"})  # what attention puts out, with the rest
 ALWAYS_BIASED = frozenset({"qwen2"})  # queries, keys and values
 SLIDING_STEPS = frozenset({"mimo_v2_flash"})  # MTP layers that are dense and see a window
 CORRECTED = frozenset({"deepseek_v3", "glm4_moe", "kimi_k2", "mimo_v2_flash"})  # a bias an expert
@@ -225,6 +226,8 @@ def whole(model: str, config: Mapping[str, Any]) -> Sizes | Unknown:
         if weights is None or not (hidden and vocab):
             return Unknown(f"`{model}` does not say all sizes of its layers")
         body, routed = body + weights[0], routed + weights[1]
+    if routed and not all(experts(config)):
+        return Unknown(f"`{model}` does not say how many experts a token has")
     tied = config.get("tie_word_embeddings") is True
     return Sizes(
         total=body + routed + hidden * vocab * (1 if tied else 2),
@@ -246,6 +249,11 @@ def sparse(config: Mapping[str, Any], layer: int) -> bool:
         return bool(kinds[layer] == "sparse")
     if isinstance(often, list) and layer < len(often):
         return bool(often[layer])
+    dense, every = config.get("mlp_only_layers"), number(config, "decoder_sparse_step")
+    if isinstance(dense, list) and layer in dense:
+        return False
+    if every:
+        return (layer + 1) % every == 0
     return layer >= number(config, "first_k_dense_replace")
 
 
@@ -278,6 +286,7 @@ def _attends(config: Mapping[str, Any], family: str, layer: int, *, sliding: boo
     out = hidden * heads * key + hidden * groups * (key + value) + heads * value * hidden
     if family in ALWAYS_BIASED or config.get("attention_bias") is True:
         out += heads * key + groups * (key + value)
+        out += hidden if family in OUT_BIASED else 0
     if family in ALWAYS_NORMED or config.get("use_qk_norm") is True:
         out += 2 * key
     if family == "mimo_v2_flash" and sliding:
@@ -294,7 +303,8 @@ def _latent_weights(config: Mapping[str, Any], hidden: int) -> int:
     asks = heads * (nope + rope)
     queries = hidden * query + query + query * asks if query else hidden * asks
     keys = hidden * (rank + rope) + rank + rank * heads * (nope + value)
-    return queries + keys + heads * value * hidden
+    biases = query + rank + rope + hidden if config.get("attention_bias") is True else 0
+    return queries + keys + heads * value * hidden + biases
 
 
 def network(

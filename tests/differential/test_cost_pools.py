@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
+from specflow import config_sizes
+from specflow.config_sizes import Sizes
 from specflow.load import load
 from specflow.lower import lower
 from specflow.memory import footprint, positions
@@ -91,10 +95,50 @@ def test_kv_of_other_targets(model: str) -> None:
 @pytest.mark.parametrize("model", ["builtin:pico-llama", "builtin:pico-gemma4", *OTHERS])
 def test_weights_are_what_a_stock_model_has(model: str) -> None:
     """Every parameter once, a tied head too; buffers that a checkpoint holds count too."""
-    from transformers import AutoModelForCausalLM
-
     recipe = resolve(load(find("pico/plain"), [f"target.model={model}"]))
     stock = AutoModelForCausalLM.from_pretrained(recipe.facts["target"].folder)
     held = sum(p.numel() for p in stock.parameters())
     held += sum(b.numel() for n, b in stock.named_buffers() if n in stock.state_dict())
     assert sizes_of_target(recipe.facts["target"]).total == held
+
+
+COMMON = {"hidden_size": 48, "num_hidden_layers": 4, "vocab_size": 96, "num_attention_heads": 6,
+          "num_key_value_heads": 2, "intermediate_size": 80, "head_dim": 10}  # fmt: skip
+EXPERTS = {"moe_intermediate_size": 24, "num_experts_per_tok": 2}
+ROUTED = {**EXPERTS, "n_routed_experts": 6, "n_shared_experts": 2, "first_k_dense_replace": 2}
+LATENT = {"kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 4, "v_head_dim": 8}
+SWA = {"layer_types": ["full_attention", *["sliding_attention"] * 2, "full_attention"],
+       "swa_num_key_value_heads": 4, "v_head_dim": 6, "n_routed_experts": 6,
+       "mlp_layer_types": ["dense", *["sparse"] * 3], "sliding_window": 8}  # fmt: skip
+FAMILIES: list[tuple[str, dict[str, Any]]] = [
+    ("llama", {}),
+    ("llama", {"attention_bias": True, "tie_word_embeddings": True}),
+    ("mistral", {}),
+    ("qwen3", {"attention_bias": True}),
+    ("deepseek_v3", {**ROUTED, **LATENT, "q_lora_rank": 14, "attention_bias": True}),
+    ("mimo_v2_flash", {**EXPERTS, **SWA}),
+    ("qwen2", {"head_dim": 8}),
+    ("qwen3", {}),
+    ("qwen3_moe", {**EXPERTS, "num_experts": 6, "mlp_only_layers": [1], "decoder_sparse_step": 1}),
+    ("qwen3_moe", {**EXPERTS, "num_experts": 6, "decoder_sparse_step": 2}),
+    ("deepseek_v3", {**ROUTED, **LATENT, "q_lora_rank": 14}),
+    ("deepseek_v3", {**ROUTED, **LATENT, "q_lora_rank": None}),
+    ("glm4_moe", {**ROUTED, "attention_bias": True, "use_qk_norm": True}),
+    ("glm4_moe", {**ROUTED, "use_qk_norm": False}),
+]
+
+
+@pytest.mark.parametrize(("family", "more"), FAMILIES, ids=lambda each: str(each)[:30])
+def test_a_family_by_its_config_is_the_stock_model(family: str, more: dict[str, Any]) -> None:
+    """Weights that are counted without a header, on models of a size that nobody publishes."""
+    config = AutoConfig.for_model(family, **{**COMMON, **more})
+    with torch.device("meta"):
+        stock = AutoModelForCausalLM.from_config(config)
+    said = {**config.to_dict(), **COMMON, **more, "model_type": family}
+    found = config_sizes.whole(family, said)
+    assert isinstance(found, Sizes), found
+    held = {n: p.numel() for n, p in stock.state_dict().items() if "rotary" not in n}
+    if config.tie_word_embeddings:
+        held.pop("lm_head.weight")
+    assert found.total == sum(held.values())
+    assert found.routed == sum(n for name, n in held.items() if ".experts." in name)
