@@ -71,9 +71,16 @@ def sizes_fault(
 
 
 def block_fault(
-    block: BlockFacts, width: int, shapes: Mapping[str, Shape], names: Mapping[str, str]
+    block: BlockFacts,
+    width: int,
+    tokens: tuple[int, int],
+    shapes: Mapping[str, Shape],
+    names: Mapping[str, str],
 ) -> str:
-    """What is wrong with a block draft's size and its heads, as what follows its name."""
+    """What is wrong with a block draft's size and its heads, as what follows its name.
+
+    tokens  that it is told, and that it guesses of; 0 where that is not known
+    """
     if block.size > MOST_SIZE:
         return f"guesses blocks of {block.size}, and {MOST_SIZE} are the most that are run"
     if {"markov.gate.weight", "markov.joint.weight"} <= shapes.keys():
@@ -88,9 +95,9 @@ def block_fault(
         "confidence.weight": ((1, width), (1, width + rank)) if rank else ((1, width),),
         "confidence.bias": ((1,),),
     }
-    for name in ("markov.w1.weight", "markov.w2.weight"):
-        if name in shapes:
-            wanted[name] = ((shapes[name][0] if shapes[name] else 1, rank),)
+    for name, known in zip(("markov.w1.weight", "markov.w2.weight"), tokens, strict=True):
+        rows = known or (shapes.get(name) or (1,))[0]
+        wanted[name] = ((rows, rank),)
     for name, fits in wanted.items():
         if name in shapes and shapes[name] not in fits:
             would = " or ".join(str(list(shape)) for shape in fits)

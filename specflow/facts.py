@@ -347,7 +347,7 @@ def _network(target: ModelFacts, source: ModelFacts, own: bool) -> DraftFacts:
         norm_before_fc=_flag(source, "norm_before_fc"),
         block=block,
     )
-    unfit = next(_size_faults(source, form.net, facts, ours, names), "")
+    unfit = next(_size_faults(target, source, form.net, facts, ours, names), "")
     return _judged(target, source, _bounded(facts), ours, unfit)
 
 
@@ -361,6 +361,7 @@ def _bounded(facts: DraftFacts) -> DraftFacts:
 
 
 def _size_faults(
+    target: ModelFacts,
     source: ModelFacts,
     net: formats.Net,
     facts: DraftFacts,
@@ -379,7 +380,8 @@ def _size_faults(
         sizes_fault(net, source.config, source.text, used, names),
     ]
     if net.block == formats.CONTEXT:
-        found.append(block_fault(facts.block, facts.hidden_size, used, names))
+        tokens = (target.vocab_size, facts.vocab_size or target.vocab_size)
+        found.append(block_fault(facts.block, facts.hidden_size, tokens, used, names))
     yield from filter(None, found)
 
 

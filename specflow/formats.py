@@ -85,6 +85,7 @@ HEADS = ("lm_head.weight", "model.embed_tokens.weight")  # an assistant's head i
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks?)\.(\d+)\.")
 LONE_ENTRY = re.compile(r"(?:model\.)?(?:fc|layers\.(\d+)\.eh_proj)\.weight")
 TAP_KEY = "eagle_aux_hidden_state_layer_ids"
+OPTIONAL, GROUP = re.compile(r"\(\?:[^()]*\)\?"), re.compile(r"\((?!\?)[^()]*\)")
 LITE = "glm4_moe_lite"
 SHARED = r"(embed_tokens\.weight|lm_head\.weight|d2t|t2d)"
 
@@ -308,6 +309,25 @@ def rename(names: Iterable[str], form: Format, layers: int) -> dict[str, str]:
                     found[match.expand(ours)] = name
                 break
     return found
+
+
+def would_be(ours: str, form: Format, layers: int) -> str:
+    """What a format calls a tensor of ours in its plainest words; empty where it has no such."""
+    for pattern, template in form.keys:
+        wanted = re.escape(template)
+        for at in range(1, 3):
+            wanted = wanted.replace(rf"\\{at}", rf"(?P<g{at}>.+)", 1)
+        match = re.fullmatch(wanted, ours)
+        if not template or match is None:
+            continue
+        theirs = OPTIONAL.sub("", pattern.replace("{L}", str(layers)))
+        for value in match.groups():
+            before, _, after = GROUP.sub("\n", theirs, count=1).partition("\n")
+            theirs = before + value + after
+        theirs = theirs.replace("\\.", ".").partition("|")[0]
+        if rename((theirs,), form, layers) == {ours: theirs}:
+            return theirs
+    return ""
 
 
 def twice_named(names: Iterable[str], form: Format, layers: int) -> tuple[str, ...]:

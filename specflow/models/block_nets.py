@@ -24,6 +24,7 @@ from transformers.models.qwen3.modeling_qwen3 import (
     apply_rotary_pos_emb,
 )
 
+from specflow.block_config import MOST_WINDOW
 from specflow.formats import GATED, RNN
 from specflow.models.adapters import Adapter
 from specflow.models.attention import ATTENTION
@@ -202,6 +203,8 @@ def block_config(said: dict[str, Any]) -> Qwen3Config:
     kept = {k: v for k, v in said.items() if k not in FOREIGN}
     kinds = kept.get("layer_types") or []
     kept["use_sliding_window"] = SLIDING in kinds
+    if type(kept.get("sliding_window")) is int:
+        kept["sliding_window"] = min(kept["sliding_window"], MOST_WINDOW)
     config = Qwen3Config(**kept)
     config._attn_implementation = ATTENTION  # noqa: SLF001 - no public setter outside a model
     return config

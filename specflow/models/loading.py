@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from time import time
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from platformdirs import user_cache_path
 
 from specflow import facts, formats
+from specflow.constraints.drafts import undriven
 from specflow.errors import RuntimeFault
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -26,6 +28,13 @@ ABANDONED = 24 * 60 * 60  # seconds after which a conversion that did not end ha
 def open_model(path: str) -> Path:
     """The folder of safetensors behind a path, a `builtin:` name or a `.gguf` file."""
     found = _accepted(facts.read(path))
+    kind, _ = undriven(found)
+    if found.recorded and kind:
+        raise RuntimeFault(
+            f"specflow's own engine does not drive the `{kind}` layers of `{path}`; "
+            "run the recipe's small models with `--stand-in`, or another engine by "
+            "`specflow export RECIPE --engine sglang@0.5.23`"
+        )
     if found.recorded:
         raise RuntimeFault(
             f"of `{path}` only a record is here, which can be validated and not run; "
@@ -97,7 +106,7 @@ def load_weights(folder: Path, *, device: str, dtype: str) -> Any:
         report["unexpected_keys"] = left
     for kind, names in _misfits(report):
         raise RuntimeFault(f"`{folder}` does not fit its `config.json`: {kind} {names}; {OTHER}")
-    for name, weight in model.named_parameters():
+    for name, weight in chain(model.named_parameters(), model.named_buffers()):
         if not torch.isfinite(weight).all():
             raise RuntimeFault(
                 f"`{name}` of `{folder}` holds a number that is not finite in {dtype}; {OTHER}"

@@ -7,10 +7,12 @@ and guess nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import safe_open
@@ -19,7 +21,7 @@ from torch import Tensor, nn
 from specflow.block_config import find
 from specflow.errors import RuntimeFault
 from specflow.facts import DraftFacts, text_of
-from specflow.formats import Format, leftovers, rename, steps_of, widths
+from specflow.formats import Format, leftovers, rename, steps_of, twice_named, widths, would_be
 from specflow.models.adapters import Adapter, absorb
 from specflow.models.block_draft import BlockModel
 from specflow.models.block_nets import BlockNet, BlockSizes
@@ -27,6 +29,9 @@ from specflow.models.linear import pack
 from specflow.models.loading import OTHER, foreign
 from specflow.models.nets import DraftModel, DraftNet, Sizes
 
+MISFIT = "the draft in `{}` does not fit its config.json"
+LARGEST = 1e30  # a factor beyond it is none
+N = TypeVar("N", bound=nn.Module)
 EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(gate|up|down)_proj\.weight")
 STORED = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 UNREAD = {"t2d"}  # the inverse of d2t, read by training only
@@ -41,11 +46,18 @@ def load_draft(
     said   the draft's config.json
     """
     ours, tensors = read_draft(files, form, target)
-    with foreign(f"the draft in `{files[0].parent}` does not fit its config.json"):
-        tensors = pack_experts(tensors)
-        net = DraftNet(*described(form, tensors, said, target), target, dict(text_of(said)))
-    fill(net, tensors, files[0].parent, ours)
+    folder = files[0].parent
+    name_of = partial(called, published=ours, form=form, layers=target.layers)
+    with foreign(MISFIT.format(folder)):
+        tensors = pack_experts(tensors, name_of)
+        parts = described(form, tensors, said, target)
+
+    def build() -> DraftNet:
+        return DraftNet(*parts, target, deepcopy(dict(text_of(said))))
+
+    net = filled(build, tensors, folder, name_of)
     ready(net, target)
+    finite(net, folder, name_of)
     if net.net.block == "target" and target.row.absorbed:
         absorb(net)
     pack(net.steps)
@@ -63,10 +75,16 @@ def load_block(
     ours, tensors = read_draft(files, form, target)
     own = {"embed_tokens.weight": facts.has_embedding, "lm_head.weight": bool(facts.vocab_size)}
     tensors = {n: t for n, t in tensors.items() if own.get(n, True)}  # else a copy of the target's
-    with foreign(f"the draft in `{files[0].parent}` does not fit its config.json"):
-        net = BlockNet(block_sizes(facts, said, tensors), target, dict(text_of(said)))
-    fill(net, tensors, files[0].parent, ours)
+    folder = files[0].parent
+
+    def build() -> BlockNet:
+        text = deepcopy(dict(text_of(said)))
+        return BlockNet(block_sizes(facts, said, tensors), target, text)
+
+    name_of = partial(called, published=ours, form=form, layers=target.layers)
+    net = filled(build, tensors, folder, name_of)
     ready(net, target)
+    finite(net, folder, name_of)
     pack(net.layers)
     return BlockModel(net, facts.block.causal, target.dtype, target.device)
 
@@ -81,6 +99,10 @@ def block_sizes(
 ) -> BlockSizes:
     """What a block draft's config and tensors say of it, for the network."""
     trust = tensors.get("confidence.weight")
+    width = 0 if trust is None else trust.shape[-1]
+    rows = tensors["fc.weight"].shape[0]
+    if width not in (0, rows, rows + facts.block.rank):
+        raise RuntimeFault(f"the confidence head reads {width} numbers of {rows}; {OTHER}")
     return BlockSizes(
         taps=facts.tap_count,
         vocab=facts.vocab_size,
@@ -88,7 +110,7 @@ def block_sizes(
         mapped=facts.has_map,
         markov=facts.block.markov,
         rank=facts.block.rank,
-        trust=0 if trust is None else trust.shape[-1],
+        trust=width,
         trust_bias="confidence.bias" in tensors,
         scale=number(said, "input_embedding_scale", 1.0),
         multiplier=number(said, "output_multiplier", 1.0),
@@ -99,7 +121,7 @@ def block_sizes(
 def number(said: Mapping[str, Any], name: str, otherwise: float) -> float:
     """A number of a block draft's config, wherever it is."""
     found = find(said, name)
-    return float(found) if type(found) in {int, float} else otherwise
+    return float(found) if type(found) in {int, float} and abs(found) < LARGEST else otherwise
 
 
 def read_draft(
@@ -107,7 +129,12 @@ def read_draft(
 ) -> tuple[dict[str, str], dict[str, Tensor]]:
     """Our names to the checkpoint's, and the tensors by ours; none may be left over."""
     layers = target.layers
-    where = {name: file for file in files for name in _names(file)}
+    where: dict[str, Path] = {}
+    for file in files:
+        for name in _names(file):
+            if where.setdefault(name, file) != file:
+                _refuse(f"both in {where[name].name} and in {file.name},", [name], file.parent)
+    _refuse("for one place,", list(twice_named(where, form, layers)), files[0].parent)
     ours = rename(where, form, layers)
     if not form.bundled:
         _refuse("weights nothing reads,", leftovers(where, form, layers), files[0].parent)
@@ -139,7 +166,9 @@ def described(
     return net, sizes
 
 
-def pack_experts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def pack_experts(
+    tensors: Mapping[str, Tensor], name_of: Callable[[str], str] = str
+) -> dict[str, Tensor]:
     """Published experts are tensors of their own; the library's layers hold them as one."""
     out: dict[str, Tensor] = {}
     found: dict[str, dict[tuple[int, str], Tensor]] = {}
@@ -152,53 +181,82 @@ def pack_experts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for prefix, parts in found.items():
         most = max(expert for expert, _ in parts)
         if most >= len(parts):  # each of them has at least one weight
-            raise RuntimeFault(f"`{prefix}` names an expert {most} and lacks others; {OTHER}")
+            raise RuntimeFault(
+                f"`{name_of(prefix)}` names an expert {most} and lacks others; {OTHER}"
+            )
         count = range(1 + most)
         missing = [(e, k) for e in count for k in ("gate", "up", "down") if (e, k) not in parts]
         if missing:
-            raise RuntimeFault(f"expert {missing[0][0]} of `{prefix}` has no weights; {OTHER}")
+            said = f"expert {missing[0][0]} of `{name_of(prefix)}` has no weights"
+            raise RuntimeFault(f"{said}; {OTHER}")
         both = [torch.cat([parts[e, "gate"], parts[e, "up"]]) for e in count]
         out[f"{prefix}.gate_up_proj"] = torch.stack(both)
         out[f"{prefix}.down_proj"] = torch.stack([parts[e, "down"] for e in count])
     return out
 
 
-def fill(
-    net: nn.Module, tensors: Mapping[str, Tensor], folder: Path, published: Mapping[str, str]
-) -> None:
-    """Put the tensors in their places; RuntimeFault lists what is missing, left over or misshapen.
+def filled(
+    build: Callable[[], N],
+    tensors: Mapping[str, Tensor],
+    folder: Path,
+    name_of: Callable[[str], str],
+) -> N:
+    """A network with the tensors in their places; RuntimeFault where they do not fit.
 
-    published  our name -> the checkpoint's own, by which a finding calls a tensor it holds
+    It is built without memory first: what a config says may be of any size, and what fits is not.
+    """
+    with foreign(MISFIT.format(folder)), torch.device("meta"):
+        wanted = build().state_dict()
+    given = fitting(wanted, tensors, folder, name_of)
+    with foreign(MISFIT.format(folder)):
+        net = build()
+    with foreign(f"`{folder}` does not load"):
+        net.load_state_dict({n: given[n].to(wanted[n].dtype) for n in wanted})
+    return net
+
+
+def fitting(
+    wanted: Mapping[str, Tensor],
+    tensors: Mapping[str, Tensor],
+    folder: Path,
+    name_of: Callable[[str], str],
+) -> dict[str, Tensor]:
+    """The tensors that a network wants; RuntimeFault lists what is missing, left over, misshapen.
+
+    name_of  our name to the checkpoint's own, by which a finding calls a tensor
     A head or an embedding that the network shares with its target is a copy, and is dropped.
     """
-    wanted = net.state_dict()
     shared = {"lm_head.weight", "embed_tokens.weight"} - wanted.keys()
     given = {n: t for n, t in tensors.items() if n not in shared}
-    missing = sorted(called(n, published) for n in wanted.keys() - given.keys())
+    missing = sorted(name_of(n) for n in wanted.keys() - given.keys())
     _refuse("missing weights,", missing, folder)
-    unread = sorted(called(n, published) for n in given.keys() - wanted.keys())
+    unread = sorted(name_of(n) for n in given.keys() - wanted.keys())
     _refuse("weights nothing reads,", unread, folder)
     misshapen = [
-        f"{called(n, published)} {list(given[n].shape)} instead of {list(wanted[n].shape)}"
+        f"{name_of(n)} {list(given[n].shape)} instead of {list(wanted[n].shape)}"
         for n in sorted(wanted)
         if given[n].shape != wanted[n].shape
     ]
     _refuse("weights of another shape,", misshapen, folder)
     odd = [
-        f"{called(n, published)} as {str(given[n].dtype).removeprefix('torch.')}"
+        f"{name_of(n)} as {str(given[n].dtype).removeprefix('torch.')}"
         for n in sorted(wanted)
         if wanted[n].is_floating_point() and given[n].dtype not in STORED
     ]
     _refuse("weights that are no plain floats,", odd, folder)
-    with foreign(f"`{folder}` does not load"):
-        net.load_state_dict({n: given[n].to(wanted[n].dtype) for n in wanted})
-    for ours, weight in net.named_parameters():
+    return given
+
+
+def finite(net: nn.Module, folder: Path, name_of: Callable[[str], str]) -> None:
+    """RuntimeFault where a weight is not finite in the type it runs in, buffers included."""
+    for ours, weight in net.state_dict().items():
         if not torch.isfinite(weight).all():
-            name = called(ours, published)
-            raise RuntimeFault(f"`{name}` of `{folder}` holds a number that is not finite; {OTHER}")
+            name, dtype = name_of(ours), str(weight.dtype).removeprefix("torch.")
+            said = f"`{name}` of `{folder}` holds a number that is not finite in {dtype}"
+            raise RuntimeFault(f"{said}; {OTHER}")
 
 
-def called(name: str, published: Mapping[str, str]) -> str:
+def called(name: str, published: Mapping[str, str], form: Format, layers: int) -> str:
     """Our name as the checkpoint has it, or would have it beside the tensors of the same block."""
     if name in published:
         return published[name]
@@ -207,7 +265,7 @@ def called(name: str, published: Mapping[str, str]) -> str:
         prefix, _, end = ours.partition(".block.")
         if block and end and prefix == step and theirs.endswith(end):
             return theirs.removesuffix(end) + rest
-    return name
+    return would_be(name, form, layers) or name
 
 
 def _names(file: Path) -> list[str]:
