@@ -307,7 +307,7 @@ def engine_only_target(r: ResolvedRecipe) -> Iterator[Finding]:
     attention.
     """
     target = r.facts["target"]
-    kind, evidence = _undriven(target)
+    kind, evidence = undriven(target)
     if target.recorded and kind:
         yield Finding(
             at="target.model",
@@ -343,7 +343,7 @@ def _recurrent(model: ModelFacts) -> tuple[str, str]:
     return ("", "") if model.layer_types else _of_a_family(model, RECURRENT_FAMILIES)
 
 
-def _undriven(model: ModelFacts) -> tuple[str, str]:
+def undriven(model: ModelFacts) -> tuple[str, str]:
     """A kind of layer that specflow's own engine does not drive, and what says so."""
     kind, evidence = _recurrent(model)
     return (kind, evidence) if kind else _of_a_family(model, UNDRIVEN_FAMILIES)

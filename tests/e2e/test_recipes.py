@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,19 @@ def test_a_plan_for_a_whole_batch(name: str, capsys: pytest.CaptureFixture[str])
 def test_a_recipe_without_stand_ins_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", "pico/ngram", "--stand-in"]) == 1
     assert "error[SF065]: `--stand-in` is asked for" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["kimi/k3_dspark", "deepseek/v4_dspark"])
+def test_a_model_for_another_engine_is_not_told_to_be_downloaded(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", name, "--limit", "1"]) == 1
+    said = capsys.readouterr().err
+    assert "hf download" not in said
+    assert "--stand-in" in said
+    (offer,) = re.findall(r"`specflow (export RECIPE [^`]*)`", said)
+    assert main(offer.replace("RECIPE", name).split()) == 0
+    assert "--model-path" in capsys.readouterr().out
 
 
 def test_a_recorded_model_is_told_to_be_downloaded(capsys: pytest.CaptureFixture[str]) -> None:
