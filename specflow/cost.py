@@ -45,6 +45,7 @@ class Pass:
     inject: bool = False
 
 
+PACKED = "verify_packed_taps"  # as many positions as a plan has room for, at least one a request
 WHOLE = Pass("all", head=True)
 STEP = Pass("all", head=True, entry="unless carried")  # a step on the state that a step handed on
 ENTERED = Pass("all", head=True, entry="always")
@@ -110,12 +111,26 @@ class Load:
 
 
 @dataclass(frozen=True)
+class Captured:
+    """A captured step of a recipe: its name, the positions it verifies of a request, its forwards.
+
+    fewest  of a step that verifies as many positions as a plan has room for: it has room for one
+    """
+
+    name: str
+    width: int
+    forwards: tuple[Forward, ...]
+    fewest: bool = False
+
+
+@dataclass(frozen=True)
 class StepCost:
     """What a step of a recipe costs; None is not known, and `unknown` says why.
 
     variant             the captured step that is counted: the widest, or where adaptation starts
+    width               positions that it verifies of a request
     draft_forwards      through layers of the draft, what its commit extends included
-    verified_positions  fewest and most of a request
+    verified_positions  fewest and most of a request, whatever is launched
     launches            kernels outside the forwards
     weight_bytes        of target and draft in memory
     kv_bytes_a_token    that target and draft keep of a position
@@ -123,9 +138,11 @@ class StepCost:
     step_bytes          weights and KV that one step reads, `context` tokens into every request
     step_flops          of one step
     memory_bytes        weights, KV and logits of the whole batch
+    others              the other steps that a launch may take, widest first
     """
 
     variant: str
+    width: int
     draft_forwards: int
     verified_positions: tuple[int, int]
     launches: int
@@ -138,6 +155,7 @@ class StepCost:
     step_bytes: int | None
     step_flops: int | None
     memory_bytes: int | None
+    others: tuple[Captured, ...] = ()
     unknown: tuple[str, ...] = ()
 
 
@@ -189,6 +207,7 @@ def step_cost(recipe: ResolvedRecipe, *, context: int | None = None) -> StepCost
     memory = footprint(recipe)
     return StepCost(
         variant=variant.name,
+        width=variant.width,
         draft_forwards=sum(f.times for f in asked if f.model == "draft" and f.whole),
         verified_positions=positions_of(graph, asked),
         launches=launches(graph, variant.phases),
@@ -201,6 +220,7 @@ def step_cost(recipe: ResolvedRecipe, *, context: int | None = None) -> StepCost
         step_bytes=None if summed is None else round(sum(n * each.bytes for n, each in summed)),
         step_flops=None if summed is None else round(sum(n * each.flops for n, each in summed)),
         memory_bytes=memory.total(batch),
+        others=tuple(others(graph, variant, batch)),
         unknown=tuple(dict.fromkeys((*models.unknown, *memory.unknown))),
     )
 
@@ -215,9 +235,20 @@ def main_variant(graph: StepGraph, recipe: ResolvedRecipe) -> Variant:
     return max(graph.variants, key=lambda v: v.width)
 
 
+def others(graph: StepGraph, main: Variant, batch: int) -> Iterator[Captured]:
+    """What may be launched besides the step that is counted, the widest first."""
+    for each in sorted(graph.variants, key=lambda v: -v.width):
+        asked = merged(forwards(graph, each, batch))
+        if each is not main:
+            yield Captured(each.name, each.width, asked)
+        if any(f.kind == PACKED for f in asked):
+            few = [replace(f, rows=batch, outs=batch) if f.kind == PACKED else f for f in asked]
+            yield Captured(each.name, 1, tuple(few), fewest=True)
+
+
 def positions_of(graph: StepGraph, asked: tuple[Forward, ...]) -> tuple[int, int]:
     """Fewest and most positions that a step verifies of a request."""
-    packed = any(f.kind == "verify_packed_taps" for f in asked)
+    packed = any(f.kind == PACKED for f in asked)
     widths = [v.width for v in graph.variants]
     return (1 if packed else min(widths)), max(widths)
 

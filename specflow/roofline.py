@@ -49,6 +49,7 @@ class Estimate:
 
     timed   every forward of the step
     plain   one position of every request, nothing drafted
+    others  seconds of the other steps that a launch may take
     """
 
     recipe: ResolvedRecipe
@@ -58,6 +59,7 @@ class Estimate:
     memory: Footprint
     timed: tuple[Timed, ...] | None
     plain: Timed | None
+    others: tuple[float, ...] = ()
 
     def seconds(self, model: str) -> float:
         """What a step spends in one of its models."""
@@ -86,21 +88,21 @@ def estimate(recipe: ResolvedRecipe, machine: Machine, *, context: int | None = 
     """The step of a recipe on a machine, `context` tokens into every request."""
     cost, models = step_cost(recipe, context=context), networks(recipe)
     plain = Forward("target", "verify", 1, cost.batch, cost.batch)
-    loads = forward_loads((*cost.forwards, plain), models, cost.batch, cost.context)
-    rate = machine.flops(recipe.run.dtype)
-    timed = None
-    if loads is not None:
-        pairs = zip((*cost.forwards, plain), loads, strict=True)
-        timed = tuple(_timed(forward, each, rate, machine.bandwidth) for forward, each in pairs)
-    return Estimate(
-        recipe,
-        machine,
-        cost,
-        models,
-        footprint(recipe),
-        None if timed is None else timed[:-1],
-        None if timed is None else timed[-1],
-    )
+    rate, memory = machine.flops(recipe.run.dtype), footprint(recipe)
+
+    def timed(asked: tuple[Forward, ...]) -> tuple[Timed, ...] | None:
+        loads = forward_loads(asked, models, cost.batch, cost.context)
+        if loads is None:
+            return None
+        pairs = zip(asked, loads, strict=True)
+        return tuple(_timed(forward, each, rate, machine.bandwidth) for forward, each in pairs)
+
+    both = timed((*cost.forwards, plain))
+    if both is None:
+        return Estimate(recipe, machine, cost, models, memory, None, None)
+    steps = [timed(each.forwards) or () for each in cost.others]
+    others = tuple(sum(t.seconds * t.forward.times for t in each) for each in steps)
+    return Estimate(recipe, machine, cost, models, memory, both[:-1], both[-1], others)
 
 
 def _timed(forward: Forward, load: Load, rate: float, bandwidth: float) -> Timed:
@@ -244,8 +246,13 @@ def _gain(e: Estimate, accept_length: float | None) -> Iterator[Row]:
         return
     formula = f"T_step / T_plain = {_time(e.step)} / {_time(e.plain.seconds)}"
     yield Row("break-even accept length", f"{e.break_even:.2f}", formula, e.break_even, "tokens")
-    most = e.cost.verified_positions[1]
-    for tau in [accept_length] if accept_length is not None else _lengths(most):
+    for captured, seconds in zip(e.cost.others, e.others, strict=True):
+        name = f"break-even of `{captured.name}`" + (", fewest" if captured.fewest else "")
+        verified = f"verifies {_many(captured.width, 'position')}"
+        value = seconds / e.plain.seconds
+        formula = f"{verified}: {_time(seconds)} / {_time(e.plain.seconds)}"
+        yield Row(name, f"{value:.2f}", formula, value, "tokens")
+    for tau in [accept_length] if accept_length is not None else _lengths(e.cost.width):
         gain = tau / e.break_even
         formula = f"estimate: {tau:g} / {e.break_even:.2f}"
         yield Row(f"speedup at accept length {tau:g}", f"{gain:.2f}x", formula, gain, "x")

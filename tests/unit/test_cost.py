@@ -310,6 +310,32 @@ def test_the_forwards_of_a_step(name: str, expected: list[tuple[str, str, int, i
     assert counted(name) == expected
 
 
+def test_other_steps_that_a_launch_may_take() -> None:
+    """A look-up verifies fewer where it matches less; acceptance and plans choose among widths."""
+    lookup, adaptive, planned = (
+        step_cost(pack(f"pico/{n}")) for n in ("ngram", "eagle3_adaptive", "dspark_planned")
+    )
+    assert [(c.name, c.width) for c in lookup.others] == [("narrow", 4), ("single", 1)]
+    assert [c.width for c in adaptive.others] == [8, 6, 2, 1]
+    (fewest,) = planned.others
+    assert (fewest.width, fewest.fewest) == (1, True)
+    verifies = [f for f in fewest.forwards if f.model == "target"]
+    assert [f.rows for f in verifies] == [planned.batch]
+
+
+def test_fewer_positions_never_take_longer() -> None:
+    for name in ("pico/ngram", "pico/eagle3_adaptive", "pico/dspark_planned"):
+        found = estimate(pack(name), MACHINES["cpu"])
+        assert len(found.others) == len(found.cost.others)
+        wider = [found.cost.width > other.width for other in found.cost.others]
+        assert any(wider)
+        assert all(
+            seconds <= found.step
+            for seconds, narrower in zip(found.others, wider, strict=True)
+            if narrower
+        )
+
+
 def test_a_batch_multiplies_rows() -> None:
     one, many = counted("pico/eagle3_tree"), counted("pico/eagle3_tree", "run.batch_size=5")
     assert [(5 * rows, 5 * outs) for *_, rows, outs in one] == [m[3:] for m in many]
