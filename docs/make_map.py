@@ -49,6 +49,7 @@ LAYERS = (
             "prompts.py",
             "recipe.py",
             "facts.py",
+            "facts_file.py",
             "sizes.py",
             "config_sizes.py",
             "machines.py",

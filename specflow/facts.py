@@ -223,7 +223,7 @@ def inside(model: ModelFacts, name: str) -> ModelFacts | None:
     """The facts of a checkpoint that lies in a folder of another one, if it does."""
     if model.folder is None or not (model.folder / name / "config.json").is_file():
         return None
-    return read(f"{model.model}/{name}")
+    return read_folder(model.folder / name, f"{model.model}/{name}")
 
 
 def builtins() -> dict[str, Path]:
@@ -255,9 +255,9 @@ def _remembered(model: str, path: Path, reader: Callable[[], ModelFacts]) -> Mod
     return facts
 
 
-def read_folder(folder: Path) -> ModelFacts:
-    """The facts of a folder; never an exception."""
-    model = str(folder)
+def read_folder(folder: Path, model: str = "") -> ModelFacts:
+    """The facts of a folder, under a name for it; never an exception."""
+    model = model or str(folder)
     facts, problem = guarded(model, lambda: _known_folder(model, folder), ModelFacts(model))
     return ModelFacts(model, problem=problem) if problem else facts
 

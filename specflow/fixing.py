@@ -16,10 +16,11 @@ from typing import Any
 from specflow import packs
 from specflow.diagnostics import Diagnostic, Drop, Fix, Put, Rename
 from specflow.errors import RecipeError, RuntimeFault
+from specflow.facts import read as read_model
 from specflow.load import COMMAND_LINE, load
 from specflow.recipe import Recipe
 from specflow.recipe_text import Node, children, plain, read, walk
-from specflow.resolve import resolve
+from specflow.resolve import Reader, resolve
 from specflow.spans import Place, Source, Span
 
 MOST = 100  # fixes of one recipe: each takes a finding away, so the end comes long before
@@ -99,7 +100,12 @@ class _Work:
 
 
 def fix_recipe(
-    path: Path, overrides: Sequence[str] = (), *, stand_in: bool = False, unsafe: bool = False
+    path: Path,
+    overrides: Sequence[str] = (),
+    *,
+    stand_in: bool = False,
+    unsafe: bool = False,
+    reader: Reader = read_model,
 ) -> Fixed:
     """Every fix that a recipe's findings carry, until nothing more can be fixed."""
 
@@ -108,7 +114,7 @@ def fix_recipe(
         try:
             recipe = load(path, overrides, texts)
             recipe = packs.with_stand_in(recipe) if stand_in else recipe
-            return recipe, resolve(recipe).findings
+            return recipe, resolve(recipe, reader).findings
         except RecipeError as error:
             return recipe, error.diagnostics
 

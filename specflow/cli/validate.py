@@ -22,10 +22,10 @@ from specflow.cli.common import (
 )
 from specflow.diagnostics import Diagnostic, render, summary
 from specflow.errors import RecipeError, UsageError
-from specflow.facts import Facts
+from specflow.facts import Facts, read
 from specflow.packs import find
 from specflow.recipe import Recipe, ResolvedRecipe
-from specflow.resolve import facts_of, resolve
+from specflow.resolve import Reader, facts_of, resolve
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +48,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--diff", action="store_true", help="with --fix: show what would change, write nothing"
     )
+    parser.add_argument(
+        "--facts", metavar="FILE", help="what models say of themselves, instead of their folders"
+    )
+    parser.add_argument(
+        "--write-facts", metavar="FILE", help="write what the models say, as --facts reads it"
+    )
     fits = parser.add_mutually_exclusive_group()
     fits.add_argument(
         "--fit",
@@ -69,10 +75,13 @@ def run(args: argparse.Namespace) -> int:
     overrides = [w for w in args.words if is_override(w)]
     names = [n for w in args.words if not is_override(w) for n in _inside(w)]
     _check(args, names)
-    fixes = sum(_fix(args, name, overrides) for name in names) if args.fix else 0
-    judged = [_judge(args, name, overrides) for name in names]
+    reader = _reader(args)
+    fixes = sum(_fix(args, name, overrides, reader) for name in names) if args.fix else 0
+    judged = [_judge(args, name, overrides, reader) for name in names]
+    if args.write_facts is not None:
+        _write_facts(args.write_facts, judged, reader)
     found = [each for one in judged for each in one.findings]
-    fits = _fits(args, judged)
+    fits = _fits(args, judged, reader)
     if args.format == "json" and args.fit:
         print(_whole(found, fits))
         return max(one.code for one in judged)
@@ -97,13 +106,41 @@ class _Judged:
     recipe: Recipe | None = None
     facts: Facts | None = None
 
+    def models(self, reader: Reader) -> Facts:
+        """What its models say, whether or not it resolves."""
+        if self.facts is not None or self.recipe is None:
+            return self.facts or Facts()
+        return facts_of(self.recipe, reader)
 
-def _judge(args: argparse.Namespace, name: str, overrides: list[str]) -> _Judged:
+
+def _reader(args: argparse.Namespace) -> Reader:
+    """Where models are looked for."""
+    if args.facts is None:
+        return read
+    from specflow.facts_file import read_facts, reader
+
+    return reader(read_facts(Path(args.facts)))
+
+
+def _write_facts(name: str, judged: Sequence[_Judged], reader: Reader) -> None:
+    """The facts of every model that is named and here, in one file."""
+    from specflow.cli.files import write_whole
+    from specflow.facts_file import facts_of as written_facts
+    from specflow.facts_file import text_of
+
+    models = {model.model: model for one in judged for model in one.models(reader).models.values()}
+    told = {name: facts for name, m in models.items() if (facts := written_facts(m)) is not None}
+    write_whole(Path(name), text_of(told))
+    for each in models.keys() - told.keys():
+        print(f"no facts of `{each}`: it is in no folder, or not whole", file=sys.stderr)
+
+
+def _judge(args: argparse.Namespace, name: str, overrides: list[str], reader: Reader) -> _Judged:
     recipe = None
     found: tuple[Diagnostic, ...] = ()
     try:
         recipe, found = written(name, overrides, stand_in=args.stand_in)
-        resolved = resolve(recipe)
+        resolved = resolve(recipe, reader)
     except RecipeError as error:
         code = USAGE if error.unreadable else FINDINGS
         return _Judged(name, (*found, *error.diagnostics), code, recipe)
@@ -130,17 +167,15 @@ def _memory(said: str) -> int:
     return size
 
 
-def _fits(args: argparse.Namespace, judged: Sequence[_Judged]) -> dict[str, tuple[Any, ...]]:
+def _fits(
+    args: argparse.Namespace, judged: Sequence[_Judged], reader: Reader
+) -> dict[str, tuple[Any, ...]]:
     """The tables that are asked for, by recipe; of one recipe it is shown unasked."""
     if args.fit is False or (args.fit is None and (len(judged) > 1 or args.format != "text")):
         return {}
     from specflow.pairing import fit  # only a table needs it
 
-    found = {}
-    for each in judged:
-        if each.recipe is not None:
-            facts = each.facts or facts_of(each.recipe)
-            found[each.name] = fit(facts, each.findings)
+    found = {each.name: fit(each.models(reader), each.findings) for each in judged}
     return {name: rows for name, rows in found.items() if rows}
 
 
@@ -173,7 +208,7 @@ def _check(args: argparse.Namespace, names: list[str]) -> None:
             raise UsageError(f"`{word}` goes with `--fix`", f"add --fix, or leave {word} out")
 
 
-def _fix(args: argparse.Namespace, name: str, overrides: list[str]) -> int:
+def _fix(args: argparse.Namespace, name: str, overrides: list[str], reader: Reader) -> int:
     """Mend one recipe, or show how; how many findings are gone by it."""
     from specflow import fixing
 
@@ -181,7 +216,8 @@ def _fix(args: argparse.Namespace, name: str, overrides: list[str]) -> int:
         path = find(name)
     except RecipeError:
         return 0  # told where the recipe is read
-    fixed = fixing.fix_recipe(path, overrides, stand_in=args.stand_in, unsafe=args.unsafe_fixes)
+    unsafe, stand_in = args.unsafe_fixes, args.stand_in
+    fixed = fixing.fix_recipe(path, overrides, stand_in=stand_in, unsafe=unsafe, reader=reader)
     # A machine reads findings on stdout.
     out = sys.stdout if args.format == "text" else sys.stderr
     print(fixing.difference(fixed), end="", file=out)
