@@ -32,10 +32,9 @@ from specflow.models.drafters import DRAFTERS
 from specflow.models.lm import LanguageModel
 from specflow.models.ragged import BatchPlanner
 from specflow.models.tokenizer import Tokenizer
-from specflow.provenance import Entry
 from specflow.recipe import Recipe, ResolvedRecipe, dump
 from specflow.report import COMPLETIONS, REPORT, Counted, Report, Timed
-from specflow.resolve import STAND_IN, resolve
+from specflow.resolve import resolve
 from specflow.session import Completion, Draws, Request, Session
 from specflow.stages import ACCEPTS
 from specflow.tables import PLAIN
@@ -147,18 +146,13 @@ def open_target(recipe: ResolvedRecipe, watch: Stages) -> tuple[LanguageModel, T
     return target, Tokenizer(folder)
 
 
-def named_as(entry: Entry) -> str:
-    """The key that a value in force was written under, where somebody wrote it."""
-    return entry.place.key.text if entry.place is not None and entry.place.key is not None else ""
-
-
 def notes_of(recipe: ResolvedRecipe, refused: int) -> list[str]:
     """What a reader of the report has to know; what a recipe allows is told all the same."""
     notes = [f"{f.name}: {f.message}" for f in recipe.findings]
     notes += [
-        f"`{entry.value}` stands in for the recipe's own {path.partition('.')[0]}"
-        for path in ("target.model", "draft.model")
-        if path in recipe and named_as(entry := recipe.ledger[path]) == STAND_IN
+        f"`{recipe[f'{block}.model']}` stands in for the recipe's own {block}"
+        for block in ("target", "draft")
+        if recipe.stands_in(block)
     ]
     if lossy(recipe) and not any("favours" in note for note in notes):
         notes.append("a threshold below 1 favours guesses: the output is not the target's")

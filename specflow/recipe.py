@@ -19,6 +19,7 @@ from specflow.provenance import Ledger
 from specflow.spans import Place, Source
 
 BLOCKS = ("target", "draft", "verify", "commit", "sampling", "run", "engine")
+STAND_IN = "stand_in"  # key of the small model that `--stand-in` takes instead of `model`
 
 # A YAML list becomes a tuple, so that a resolved recipe is frozen to the bottom; its items stay
 # strict.
@@ -227,6 +228,12 @@ class ResolvedRecipe:
 
     def __contains__(self, path: object) -> bool:
         return path in self.ledger
+
+    def stands_in(self, block: str) -> bool:
+        """Whether the model of a block is the small one that `--stand-in` put there."""
+        path = f"{block}.model"
+        place = self.ledger[path].place if path in self.ledger else None
+        return place is not None and place.key is not None and place.key.text == STAND_IN
 
     @property
     def fingerprint(self) -> str:

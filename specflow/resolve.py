@@ -17,6 +17,7 @@ from specflow.planning import read_table
 from specflow.provenance import Entry, LedgerBuilder, Origin
 from specflow.recipe import (
     BLOCKS,
+    STAND_IN,
     Axes,
     Fields,
     Recipe,
@@ -36,7 +37,6 @@ from specflow.temperatures import read_temperatures
 
 TOP = ("recipe", "extends", "allow", *BLOCKS)
 # Keys of a block that are no fields of its stage: axes, and the small model of `--stand-in`.
-STAND_IN = "stand_in"
 AXES = {
     "target": (STAND_IN,),
     "draft": ("algorithm", "signal", "guess", STAND_IN),

@@ -9,8 +9,7 @@ from pydantic import BeforeValidator
 
 from specflow.diagnostics import Severity
 from specflow.manual import manuals
-from specflow.recipe import Fields, RunFields, SamplingFields, TargetFields, home
-from specflow.resolve import STAND_IN
+from specflow.recipe import STAND_IN, Fields, RunFields, SamplingFields, TargetFields, home
 from specflow.stages import COMMITS, DRAFTS, VERIFIES
 from specflow.stages.base import DraftStage
 from specflow.tables import ALIASES, ENGINES, TABLES

@@ -13,8 +13,8 @@ from specflow.cli.common import is_override
 from specflow.errors import RecipeError
 from specflow.facts import BUILTIN, builtins
 from specflow.load import load
-from specflow.recipe import Fields, Recipe, RunFields, SamplingFields, TargetFields
-from specflow.resolve import AXES, STAND_IN
+from specflow.recipe import STAND_IN, Fields, Recipe, RunFields, SamplingFields, TargetFields
+from specflow.resolve import AXES
 from specflow.stages import COMMITS, DRAFTS, VERIFIES
 from specflow.tables import ALIASES
 

@@ -243,6 +243,43 @@ def window_too_small(r: ResolvedRecipe) -> Iterator[Finding]:
         )
 
 
+@rule("SF047", "window-wider-than-the-drafts", warning=True)
+def window_too_wide(r: ResolvedRecipe) -> Iterator[Finding]:
+    """The window of a draft is no wider than the one its layers have.
+
+    ## Why
+    Where every layer of a draft has a sliding window, nothing older is ever read. A wider
+    `window_size`, or 0 for all of the text, takes memory for keys and values that no guess sees.
+
+    ## Example
+    ```yaml
+    target: {model: builtin:pico-kimi}
+    draft: {algorithm: DSPARK, model: builtin:pico-kimi-dspark, window_size: 256}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: builtin:pico-kimi}
+    draft: {algorithm: DSPARK, model: builtin:pico-kimi-dspark}
+    ```
+
+    ## Fix
+    Leave `draft.window_size` out: it is the draft's own window then.
+    """
+    if SIZE not in r:
+        return
+    own, asked = r.facts.net.block.window, r["draft.window_size"]
+    if own and (asked > own or asked == 0) and not r.stands_in("draft"):
+        kept = f"a window of {asked} positions keeps" if asked else "`window_size: 0` keeps"
+        yield Finding(
+            at="draft.window_size",
+            message=f"{kept} what the draft never reads: its layers see {own} positions",
+            label=f"sees {own}",
+            help="leave `draft.window_size` out: it is the draft's own window then",
+            fix=Drop("draft.window_size"),
+        )
+
+
 @rule("SF056", "pickled-mask-embedding", warning=True)
 def pickled_mask(r: ResolvedRecipe) -> Iterator[Finding]:
     """A draft's own embedding of the mask is read where it is safetensors.
@@ -352,6 +389,7 @@ RULES = (
     unusable_mask,
     block_width,
     window_too_small,
+    window_too_wide,
     pickled_mask,
     larger_than_trained,
 )
