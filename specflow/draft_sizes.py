@@ -176,9 +176,9 @@ def _misshapen(
 ) -> Iterator[str]:
     """Layers and tensors that are not as config.json says."""
     if net.block == CONTEXT:
-        there = {int(match[1]) for name in shapes if (match := LAYER.match(name))}
+        there = {match[1] for name in shapes if (match := LAYER.match(name))}
         layers = text.get("num_hidden_layers")
-        if type(layers) is not int or len(there) != layers or max(there, default=-1) >= layers:
+        if layers != len(there) or there != set(map(str, range(len(there)))):
             yield f"has weights of {len(there)} layers, and its config.json says {layers}"
     for name, shape in shapes.items():
         wanted = _wanted(net, sizes, name, shape)

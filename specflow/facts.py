@@ -279,9 +279,14 @@ def describe_draft(target: ModelFacts, draft: ModelFacts | None) -> DraftFacts:
 def _described(target: ModelFacts, draft: ModelFacts | None) -> DraftFacts:
     own = draft is not None and not _same(target, draft)
     source = draft if draft is not None and own else target
-    facts, problem = guarded(source.model, lambda: _network(target, source, own), DraftFacts())
-    if problem:
-        return replace(facts, problem=problem)
+    facts, problem = guarded(source.model, lambda: _told(target, source, draft, own), DraftFacts())
+    return replace(facts, problem=problem) if problem else facts
+
+
+def _told(
+    target: ModelFacts, source: ModelFacts, draft: ModelFacts | None, own: bool
+) -> DraftFacts:
+    facts = _network(target, source, own)
     if facts.format or draft is None or not _is_causal_lm(draft):
         return facts
     return DraftFacts(
@@ -357,7 +362,7 @@ def _bounded(facts: DraftFacts) -> DraftFacts:
         facts = replace(facts, block=replace(facts.block, size=0))
     if max(len(facts.taps), facts.tap_count) > block_config.MOST_TAPS:
         facts = replace(facts, taps=(), tap_count=0)
-    return facts
+    return replace(facts, steps=min(facts.steps, block_config.MOST_SIZE))
 
 
 def _size_faults(
@@ -375,7 +380,9 @@ def _size_faults(
         *(() if net.own_head or facts.vocab_size else ("lm_head.weight",)),
     }
     used = {name: shape for name, shape in shapes.items() if name not in lent}
+    stray = formats.stray_step(ours) if net.own_layers else None
     found = [
+        "" if stray is None else f"has a draft layer {stray}, and lacks others before it",
         taps_fault(max(len(facts.taps), facts.tap_count)),
         sizes_fault(net, source.config, source.text, used, names),
     ]
@@ -560,7 +567,7 @@ def _gguf(model: str, path: Path) -> ModelFacts:
     return ModelFacts(
         model,
         vocab_size=len(header.tokens),
-        max_positions=header.context,
+        max_positions=_context(model, header.context),
         tokens={token: at for at, token in enumerate(header.tokens)},
     )
 
@@ -591,7 +598,7 @@ def _folder(model: str, folder: Path) -> ModelFacts:
         problem,
         architecture=str(names[0]) if isinstance(names, list) and names else "",
         vocab_size=number(text, "vocab_size"),
-        max_positions=number(text, "max_position_embeddings"),
+        max_positions=_context(model, number(text, "max_position_embeddings")),
         weights=files,
         no_float=next(filter(None, map(_odd, tensors.items())), None),
         model_type=str(said.get("model_type") or ""),
@@ -602,6 +609,13 @@ def _folder(model: str, folder: Path) -> ModelFacts:
         tensors=tensors,
         config=said,
     )
+
+
+def _context(model: str, positions: int) -> int:
+    """Positions a model sees, of which it speaks after one at least; 0 is not known."""
+    if positions == 1:
+        raise Refused(f"`{model}` says that it sees 1 position, after which nothing is said")
+    return positions
 
 
 def _check_heads(model: str, text: Mapping[str, Any]) -> None:

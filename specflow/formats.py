@@ -82,8 +82,8 @@ class Format:
 
 EMBEDDINGS = ("embed_tokens.weight", "model.embed_tokens.weight")
 HEADS = ("lm_head.weight", "model.embed_tokens.weight")  # an assistant's head is its embedding
-LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks?)\.(\d+)\.")
-LONE_ENTRY = re.compile(r"(?:model\.)?(?:fc|layers\.(\d+)\.eh_proj)\.weight")
+LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks?)\.(\d{1,9})\.")
+LONE_ENTRY = re.compile(r"(?:model\.)?(?:fc|layers\.(\d{1,9})\.eh_proj)\.weight")
 TAP_KEY = "eagle_aux_hidden_state_layer_ids"
 OPTIONAL, GROUP = re.compile(r"\(\?:[^()]*\)\?"), re.compile(r"\((?!\?)[^()]*\)")
 LITE = "glm4_moe_lite"
@@ -237,19 +237,19 @@ FORMATS: tuple[Format, ...] = (
         LAYER_PER_STEP,
         marks=(r"model\.mtp\.layers\.0\.eh_proj\.weight",),
         keys=(
-            (r"model\.mtp\.layers\.(\d+)\.enorm\.weight", r"steps.\1.embed_norm.weight"),
-            (r"model\.mtp\.layers\.(\d+)\.hnorm\.weight", r"steps.\1.hidden_norm.weight"),
-            (r"model\.mtp\.layers\.(\d+)\.eh_proj\.weight", r"steps.\1.fc.weight"),
-            (r"model\.mtp\.layers\.(\d+)\.final_layernorm\.weight", r"steps.\1.norm.weight"),
+            (r"model\.mtp\.layers\.(\d{1,9})\.enorm\.weight", r"steps.\1.embed_norm.weight"),
+            (r"model\.mtp\.layers\.(\d{1,9})\.hnorm\.weight", r"steps.\1.hidden_norm.weight"),
+            (r"model\.mtp\.layers\.(\d{1,9})\.eh_proj\.weight", r"steps.\1.fc.weight"),
+            (r"model\.mtp\.layers\.(\d{1,9})\.final_layernorm\.weight", r"steps.\1.norm.weight"),
             (
-                r"model\.mtp\.layers\.(\d+)\.pre_mlp_layernorm\.weight",
+                r"model\.mtp\.layers\.(\d{1,9})\.pre_mlp_layernorm\.weight",
                 r"steps.\1.block.post_attention_layernorm.weight",
             ),
             (
-                r"model\.mtp\.layers\.(\d+)\.self_attn\.attention_sink_bias",
+                r"model\.mtp\.layers\.(\d{1,9})\.self_attn\.attention_sink_bias",
                 r"steps.\1.block.self_attn.sinks",
             ),
-            (r"model\.mtp\.layers\.(\d+)\.(.+)", r"steps.\1.block.\2"),
+            (r"model\.mtp\.layers\.(\d{1,9})\.(.+)", r"steps.\1.block.\2"),
         ),
         bundled=True,
     ),
@@ -347,9 +347,19 @@ def leftovers(names: Iterable[str], form: Format, layers: int) -> list[str]:
 
 
 def steps_of(ours: Iterable[str]) -> int:
-    """How many draft steps have a layer of their own."""
-    found = {int(n.split(".")[1]) for n in ours if n.startswith("steps.")}
-    return max(found, default=-1) + 1
+    """How many draft steps have a layer of their own, one after the other from the first."""
+    found = _steps(ours)
+    return next(at for at in range(len(found) + 1) if at not in found)
+
+
+def stray_step(ours: Iterable[str]) -> int | None:
+    """A draft step that has a layer while one before it has none."""
+    names = tuple(ours)
+    return min((at for at in _steps(names) if at > steps_of(names)), default=None)
+
+
+def _steps(ours: Iterable[str]) -> set[int]:
+    return {int(name.split(".")[1]) for name in ours if name.startswith("steps.")}
 
 
 def widths(net: Net, shapes: Mapping[str, tuple[int, ...]], target_width: int) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +45,8 @@ AXES = {
     "commit": ("draft_state",),
 }
 SOUND_DEFAULTS = ("verify", "commit", "sampling")  # blocks whose defaults need no checking
+# Pydantic on a text or a list that is too short or too long; by any name it is one.
+LENGTHS = re.compile(r"\w+ should have (at (?:least|most) \d+ \w+)(?: after validation)?.*")
 BUCKET = 8  # tokens, where each number of them is a step captured of its own
 NO_LAW = "guesses have no law of their own"
 LONGEST_DEFAULT = 2048  # positions: KV for a long context is memory that few runs use
@@ -430,6 +433,9 @@ class _Resolution:
             limits = ("greater_than", "less_than", "greater_than_equal", "less_than_equal")
             code = "SF010" if kind in limits else "SF002"
             said = f"`{path}` is {_kind(error['input'])}: {_wanted(said)}"
+            derived = home(fields, field)["derive"]
+            if kind in ("too_short", "too_long") and derived:
+                doc = f"leave `{path}` out for {derived}"
             fix = _mended(path, kind, error)
             self._finding(code, path, said, _wanted(str(error["msg"])), help=doc, fix=fix)
 
@@ -542,7 +548,8 @@ def _mended(path: str, kind: str, error: Mapping[str, Any]) -> Fix | None:
 
 def _wanted(said: str) -> str:
     """Pydantic's sentence as the end of ours."""
-    return said.replace("Input should be", "expected").replace("a valid tuple", "a list")
+    said = said.replace("Input should be", "expected").replace("a valid tuple", "a list")
+    return LENGTHS.sub(r"expected \1", said)
 
 
 def _home_of(name: str, block: str) -> str:

@@ -21,7 +21,16 @@ from torch import Tensor, nn
 from specflow.block_config import find
 from specflow.errors import RuntimeFault
 from specflow.facts import DraftFacts, text_of
-from specflow.formats import Format, leftovers, rename, steps_of, twice_named, widths, would_be
+from specflow.formats import (
+    Format,
+    leftovers,
+    rename,
+    steps_of,
+    stray_step,
+    twice_named,
+    widths,
+    would_be,
+)
 from specflow.models.adapters import Adapter, absorb
 from specflow.models.block_draft import BlockModel
 from specflow.models.block_nets import BlockNet, BlockSizes
@@ -32,7 +41,7 @@ from specflow.models.nets import DraftModel, DraftNet, Sizes
 MISFIT = "the draft in `{}` does not fit its config.json"
 LARGEST = 1e30  # a factor beyond it is none
 N = TypeVar("N", bound=nn.Module)
-EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(gate|up|down)_proj\.weight")
+EXPERT = re.compile(r"(.*\.experts)\.(\d{1,9})\.(gate|up|down)_proj\.weight")
 STORED = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 UNREAD = {"t2d"}  # the inverse of d2t, read by training only
 
@@ -150,6 +159,9 @@ def described(
         net = replace(net, carries="normed")
     if "steps.0.fc.weight" not in tensors:
         raise RuntimeFault(f"{form.doc} has no `fc.weight`; {OTHER}")
+    stray = stray_step(tensors)
+    if stray is not None:
+        raise RuntimeFault(f"{form.doc} has a layer {stray} and lacks others before it; {OTHER}")
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     width, reads = widths(net, shapes, int(target.config.hidden_size))
     head = tensors.get("lm_head.weight") if net.own_head else None

@@ -344,7 +344,7 @@ BROKEN: dict[str, tuple[str, Callable[[dict[str, Tensor]], None], str]] = {
     "missing bundled": ("mtp_deepseek", drop(r"model\.layers\.2\.hnorm\.weight"),
                         r"missing weights, `model\.layers\.2\.hnorm\.weight`"),
     "missing layer": ("mtp_layers", drop(r"model\.mtp\.layers\.1\..+"),
-                      r"missing weights, `model\.mtp\.layers\.1\..+ and \d+ more"),
+                      r"has a draft layer 2, and lacks others before it"),
     "unknown": ("eagle", put("layers.1.mlp.up_proj.weight", 2, 2),
                 r"weights nothing reads, `layers\.1\.mlp\.up_proj\.weight`"),
     "unknown part": ("eagle3", put("midlayer.mlp.extra.weight", 2),

@@ -243,6 +243,7 @@ def test_a_text_that_is_no_object(folder: Path, name: str, content: bytes) -> No
         {"model_type": ["llama"]},
         {"sliding_window": 2**63},
         {"sliding_window": 1e20},
+        {"max_position_embeddings": 1},
         {"num_attention_heads": 4, "num_key_value_heads": 3},
         {"num_attention_heads": 4, "num_key_value_heads": 0},
         {"eos_token_id": [2**70]},
@@ -571,6 +572,33 @@ def test_a_block_draft_of_other_shapes(tmp_path: Path, shapes: Shapes) -> None:
     findings = of_draft(tmp_path, "dspark", shapes)
     assert {each.code for each in findings} & {"SF026", "SF063"}
     assert not any("Error" in each.message for each in findings)
+
+
+@pytest.mark.parametrize("taps", ["[]", str([0] * 17)])
+def test_taps_of_another_number_say_the_way_out(taps: str) -> None:
+    (finding,) = found(
+        "target: {model: builtin:pico-llama}\n"
+        f"draft: {{algorithm: EAGLE3, model: builtin:pico-llama-eagle3, taps: {taps}}}"
+    )
+    assert "expected at " in finding.message
+    assert "should" not in finding.message
+    assert (finding.help or "").startswith("leave `draft.taps` out for the draft's own")
+
+
+@pytest.mark.parametrize("layer", ["5", "99999999999", "9" * 5000])
+def test_a_draft_layer_beyond_the_others(tmp_path: Path, layer: str) -> None:
+    shapes = {
+        f"model.mtp.layers.{i}.{name}": shape
+        for i in ("0", "1", layer)
+        for name, shape in (("eh_proj.weight", (HIDDEN, 2 * HIDDEN)), ("enorm.weight", (HIDDEN,)))
+    }
+    target = write_tokenizer(write(tmp_path / "target", {**LM, **shapes}, **CONFIG))
+    findings = found(f"target: {{model: '{target}'}}\ndraft: {{algorithm: MULTI_LAYER_EAGLE}}")
+    # A number that no layer has is the name of something else, which is told when it loads.
+    assert [each.code for each in findings] == ["SF026"] * (layer == "5")
+    also = {f"model.layers.{layer}.mlp.up_proj.weight": (HIDDEN, HIDDEN)}
+    write(tmp_path / "target", {**LM, **also}, **CONFIG)
+    assert of_target(target) == []
 
 
 def test_two_tensors_for_one_place_are_named(tmp_path: Path) -> None:
