@@ -50,6 +50,7 @@ LAYERS = (
             "recipe.py",
             "facts.py",
             "facts_file.py",
+            "deep.py",
             "sizes.py",
             "config_sizes.py",
             "machines.py",

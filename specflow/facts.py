@@ -197,13 +197,15 @@ class Measured:
 class Facts:
     """Facts by block: target, and draft where it names a model; and the files a verify names.
 
-    cost  what a step costs by its tokens: a table of `planning`
-    heat  temperatures of a confidence head
+    cost      what a step costs by its tokens: a table of `planning`
+    heat      temperatures of a confidence head
+    oddities  tensors of the draft that look wrong, and how; told where weights are looked through
     """
 
     models: Mapping[str, ModelFacts] = field(default_factory=dict)
     cost: Measured = field(default_factory=Measured)
     heat: Measured = field(default_factory=Measured)
+    oddities: tuple[tuple[str, str], ...] = ()
 
     @property
     def temperatures(self) -> tuple[float, ...]:

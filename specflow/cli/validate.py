@@ -25,7 +25,7 @@ from specflow.errors import RecipeError, UsageError
 from specflow.facts import Facts, read
 from specflow.packs import find
 from specflow.recipe import Recipe, ResolvedRecipe
-from specflow.resolve import Reader, facts_of, resolve
+from specflow.resolve import Look, Reader, facts_of, resolve
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +47,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--diff", action="store_true", help="with --fix: show what would change, write nothing"
+    )
+    parser.add_argument(
+        "--deep", action="store_true", help="look through the draft's weights too, by a sample"
     )
     parser.add_argument(
         "--facts", metavar="FILE", help="what models say of themselves, instead of their folders"
@@ -122,6 +125,15 @@ def _reader(args: argparse.Namespace) -> Reader:
     return reader(read_facts(Path(args.facts)))
 
 
+def _look(args: argparse.Namespace) -> Look | None:
+    """What else is told of the models: their weights, where they are asked for."""
+    if not args.deep:
+        return None
+    from specflow.deep import look
+
+    return look
+
+
 def _write_facts(name: str, judged: Sequence[_Judged], reader: Reader) -> None:
     """The facts of every model that is named and here, in one file."""
     from specflow.cli.files import write_whole
@@ -140,7 +152,7 @@ def _judge(args: argparse.Namespace, name: str, overrides: list[str], reader: Re
     found: tuple[Diagnostic, ...] = ()
     try:
         recipe, found = written(name, overrides, stand_in=args.stand_in)
-        resolved = resolve(recipe, reader)
+        resolved = resolve(recipe, reader, _look(args))
     except RecipeError as error:
         code = USAGE if error.unreadable else FINDINGS
         return _Judged(name, (*found, *error.diagnostics), code, recipe)
@@ -202,6 +214,10 @@ def _check(args: argparse.Namespace, names: list[str]) -> None:
         raise UsageError(said, "`specflow recipes` lists those that ship with specflow")
     if args.memory is not None:
         _memory(args.memory)
+    if args.deep and args.facts is not None:
+        raise UsageError(
+            "`--deep` reads weights, and a facts file has none", "leave one of both out"
+        )
     for option in ("diff", "unsafe_fixes"):
         if getattr(args, option) and not args.fix:
             word = f"--{option.replace('_', '-')}"

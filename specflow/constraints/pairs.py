@@ -1,7 +1,7 @@
-"""SF019, SF022, SF066 to SF070, SF073: what makes a draft guess nothing that holds, though it runs.
+"""SF019, SF022, SF029, SF066 to SF070, SF073: drafts that run and guess nothing that holds.
 
 All of it is told from configs, names and shapes, before any weight loads; only the values of `d2t`
-are read.
+are read, and for SF029 what `deep` found in a sample of the weights.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ PACKED = frozenset({"U8", "I8", "I32", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F4", "F
 SCALES = re.compile(
     r".*(\.(weight_scale(_inv|_2)?|weight_packed|qweight|qzeros|scales|absmax|SCB)|_scales)"
 )
+MOST_TOLD = 4  # tensors that look wrong which are told one by one
 DECLARED = ("draft_vocab_size", "draft_vocabulary_size")
 CONFIGS_OF_QUANTISERS = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")
 
@@ -144,6 +145,38 @@ def borrowed_head(r: ResolvedRecipe) -> Iterator[Finding]:
         help="check that the draft was trained with the target's head, then silence this with "
         "`allow: {SF022: why}`; or save the draft with its `lm_head.weight`",
     )
+
+
+@rule("SF029", "untrained-weights", warning=True)
+def untrained_weights(r: ResolvedRecipe) -> Iterator[Finding]:
+    """The weights of a draft look trained.
+
+    ## Why
+    A conversion that loses a tensor leaves in its place what a fresh layer holds: numbers as they
+    were drawn, or zeros. The draft loads, every name and shape is right, and nothing it guesses
+    holds. `specflow validate --deep` reads a sample of the weights: of a head, a projection or an
+    MTP entry a spread of `initializer_range` with the tails of a normal law is one that no training
+    has touched; so are the tails of a uniform law. Zeros and numbers that are not finite are told
+    of every matrix.
+
+    ## Example
+    An `lm_head.weight` with a standard deviation of 0.0200 and a kurtosis of 3.00, beside
+    `initializer_range: 0.02` in config.json.
+
+    ## Fix
+    Download the draft again, or convert it again from the training run; where it is untrained on
+    purpose, say so with `allow`.
+    """
+    draft = r.facts[holder(r)]
+    for name, odd in r.facts.oddities[:MOST_TOLD]:
+        more = len(r.facts.oddities) - MOST_TOLD
+        yield Finding(
+            at=f"{holder(r)}.model",
+            message=f"`{name}` of `{draft.model}` is {odd}",
+            label="told from a sample of its weights",
+            notes=(f"{more} tensors more look wrong",) if more > 0 else (),
+            help="download or convert the draft again, or silence this with `allow: {SF029: why}`",
+        )
 
 
 @rule("SF066", "missing-draft-head")
@@ -374,6 +407,7 @@ def _of_layer(name: str, layer: int) -> bool:
 PAIR_RULES = (
     fewer_mtp_layers,
     borrowed_head,
+    untrained_weights,
     missing_draft_head,
     packed_without_config,
     draft_context_shorter,
