@@ -79,7 +79,7 @@ def _of_network(draft: ModelFacts, facts: Facts) -> list[tuple[str, Tensor]]:
 
 def _drawn_with(draft: ModelFacts) -> float:
     said = [config.get("initializer_range") for config in (draft.text, draft.config)]
-    return next((float(s) for s in said if type(s) in (int, float) and s > 0), DRAWN_WITH)
+    return next((float(s) for s in said if isinstance(s, int | float) and s > 0), DRAWN_WITH)
 
 
 def sample(tensor: Tensor) -> bytes:
