@@ -5,4 +5,10 @@ from __future__ import annotations
 from specflow.engines.base import Engine
 from specflow.stages import Table
 
-ENGINES = Table[Engine]("engine", {"sglang": "specflow.engines.sglang.row:ENGINE"})
+ENGINES = Table[Engine](
+    "engine",
+    {
+        "sglang": "specflow.engines.sglang.row:ENGINE",
+        "llamacpp": "specflow.engines.llamacpp.row:ENGINE",
+    },
+)
