@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import shutil
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import chain
@@ -90,7 +91,7 @@ def load_weights(folder: Path, *, device: str, dtype: str) -> Any:
         )
     if dtype not in DTYPES:
         raise RuntimeFault(f"`{dtype}` is not a dtype of a model: use one of {', '.join(DTYPES)}")
-    with _quiet(), foreign(f"`{folder}` does not load"):
+    with quiet(), foreign(f"`{folder}` does not load"):
         model, report = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=getattr(torch, dtype),
@@ -185,21 +186,21 @@ def _write_converted(file: Path, folder: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     source = {"gguf_file": file.name, "local_files_only": True}
-    with _quiet(), foreign(f"`{file}` cannot be read as GGUF"):
+    with quiet(), foreign(f"`{file}` cannot be read as GGUF"):
         tokenizer = AutoTokenizer.from_pretrained(file.parent, **source)
         model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **source)
     # The library refuses to save what it calls quantised, although every weight is expanded.
     model.hf_quantizer = None
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
-    with _quiet(), _writable(folder.parent):
+    with quiet(), _writable(folder.parent):
         tokenizer.save_pretrained(folder)
         model.save_pretrained(folder)
     weight_files(folder)
 
 
-class _quiet:  # noqa: N801 - reads as a word at its use
-    """Keep the library's progress bars and load report away from the terminal."""
+class quiet:  # noqa: N801 - reads as a word at its use
+    """Keep progress bars, load reports and warnings of libraries away from the terminal."""
 
     def __enter__(self) -> None:
         from transformers.utils import logging
@@ -208,10 +209,14 @@ class _quiet:  # noqa: N801 - reads as a word at its use
         self._bars = logging.is_progress_bar_enabled()
         logging.set_verbosity(logging.CRITICAL)
         logging.disable_progress_bar()
+        self._warnings = warnings.catch_warnings()
+        self._warnings.__enter__()
+        warnings.simplefilter("ignore")
 
     def __exit__(self, *_: object) -> None:
         from transformers.utils import logging
 
+        self._warnings.__exit__(None, None, None)
         logging.set_verbosity(self._level)
         if self._bars:
             logging.enable_progress_bar()

@@ -35,7 +35,7 @@ from specflow.models.adapters import Adapter, absorb
 from specflow.models.block_draft import BlockModel
 from specflow.models.block_nets import BlockNet, BlockSizes
 from specflow.models.linear import pack
-from specflow.models.loading import OTHER, foreign
+from specflow.models.loading import OTHER, foreign, quiet
 from specflow.models.nets import DraftModel, DraftNet, Sizes
 
 MISFIT = "the draft in `{}` does not fit its config.json"
@@ -217,10 +217,10 @@ def filled(
 
     It is built without memory first: what a config says may be of any size, and what fits is not.
     """
-    with foreign(MISFIT.format(folder)), torch.device("meta"):
+    with quiet(), foreign(MISFIT.format(folder)), torch.device("meta"):
         wanted = build().state_dict()
     given = fitting(wanted, tensors, folder, name_of)
-    with foreign(MISFIT.format(folder)):
+    with quiet(), foreign(MISFIT.format(folder)):
         net = build()
     with foreign(f"`{folder}` does not load"):
         net.load_state_dict({n: given[n].to(wanted[n].dtype) for n in wanted})

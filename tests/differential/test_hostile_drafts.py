@@ -123,3 +123,15 @@ def test_what_is_missing_is_called_as_it_is_published(
     made = copied(DSPARK, tmp_path, lambda w: w.update(gate))
     with pytest.raises(RuntimeFault, match=r"missing weights, `markov_head\.gate_proj\.bias`"):
         opened(made, target)
+
+
+def test_what_a_library_warns_of_is_told_by_findings(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    """A size of 0 is refused by its weights; nothing else is said beside it."""
+    folder = Path(shutil.copytree(facts.builtins()["pico-deepseek"], tmp_path / "target"))
+    said = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(said | {"q_lora_rank": 0}))
+    with pytest.raises(RuntimeFault, match="weights of another shape"):
+        load_weights(folder, device="cpu", dtype="float32")
+    assert list(recwarn) == []
