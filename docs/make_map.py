@@ -53,6 +53,7 @@ LAYERS = (
             "deep.py",
             "sizes.py",
             "config_sizes.py",
+            "layer_sizes.py",
             "machines.py",
             "formats.py",
             "block_config.py",

@@ -15,6 +15,7 @@ from specflow import config_sizes, formats, published
 from specflow.config_sizes import Attention, Sizes, Unknown
 from specflow.facts import CAUSAL_LM, DraftFacts, Facts, ModelFacts
 from specflow.headers import INTEGERS, Tensor
+from specflow.layer_sizes import attention, experts, latent, number
 
 __all__ = ["Attention", "Sizes", "Unknown", "sizes_of_draft", "sizes_of_target"]
 
@@ -122,18 +123,18 @@ def _counted(
             body += count
     # A head that is not written is the embedding itself, or the part of it that is no table of
     # further embeddings a layer (Gemma).
-    tied = config_sizes.number(config, "vocab_size") * config_sizes.number(config, "hidden_size")
-    experts = config_sizes.experts(config)
-    if routed and not all(experts):
+    tied = number(config, "vocab_size") * number(config, "hidden_size")
+    routes = experts(config)
+    if routed and not all(routes):
         return Unknown(f"config.json of `{model}` does not say how many experts a token has")
-    return Sizes(total=total, head=head or tied, body=body, routed=routed, experts=experts)
+    return Sizes(total=total, head=head or tied, body=body, routed=routed, experts=routes)
 
 
 def _attention(
     model: str, tensors: Mapping[str, Tensor], config: Mapping[str, Any], layers: int
 ) -> tuple[Attention, ...] | Unknown:
     """What each layer keeps and reads: by its weights, or by the config where they are fused."""
-    said = config_sizes.attention(model, config)
+    said = attention(model, config)
     if isinstance(said, Unknown):
         return said
     found = _projections(tensors)
@@ -171,24 +172,29 @@ def _network(
     names = formats.rename(source.tensors, form, layers)
     ours = {name: source.tensors[theirs] for name, theirs in names.items()}
     config = known_config(source)
+    head = 0
     parts = dict.fromkeys(("embedding", "head", "entry", "markov", "routed", "body", "rest"), 0)
     for name, count in _floats(ours):
         parts[_part(name)] += count
     if form.net.reads == formats.TARGET_KV:
-        parts["head"], parts["embedding"] = parts["embedding"], 0
+        # An embedding that is the head too, of which fewer rows may be read.
+        said, rows = {**source.config, **config}, net.vocab_size
+        read = config_sizes.head_rows(said, rows, ordered=net.ordered_embeddings)
+        head = read * parts["embedding"] // max(rows, 1)
     found = _projections(ours)
     shapes = [found[name] for name in sorted(found, key=_place)]
-    windows, seen = _windows(net, config, len(shapes)), _seen(config, target, len(shapes))
+    windows = _windows(net, config, len(shapes))
+    seen = config_sizes.seen_layers(config, target, len(shapes))
     each = zip(shapes, windows, seen, strict=False)
     kept = [_drafts(layer, config, window, other) for layer, window, other in each]
     if not kept or not all(kept):
         return Unknown(f"the attention of `{source.model}` is not known")
     return Sizes(
         total=sum(parts.values()),
-        head=parts["head"] or target.head,
+        head=head or parts["head"] or target.head,
         body=parts["body"],
         routed=parts["routed"],
-        experts=config_sizes.experts(config) if parts["routed"] else (0, 0),
+        experts=experts(config) if parts["routed"] else (0, 0),
         entry=parts["entry"],
         markov=parts["markov"],
         layers=tuple(filter(None, kept)),
@@ -209,7 +215,7 @@ def _part(name: str) -> str:
         return "embedding"
     if name.startswith("lm_head."):
         return "head"
-    if name.startswith(("markov.w1.", "confidence.")):
+    if name.startswith(("markov.w1.", "confidence.", "masked_embedding.")):
         return "rest"
     if name.startswith("markov."):
         return "markov"
@@ -230,7 +236,7 @@ def _drafts(
     seen    the target's layer that it reads, where it keeps nothing itself
     """
     if "kv_a" in shapes:  # a layer of the target's own kind, which keeps latents
-        return config_sizes.latent(config)
+        return latent(config)
     if not {"q", "o"} <= shapes.keys():
         return None
     work = 2 * (shapes["q"][0] + shapes["o"][1])
@@ -245,13 +251,4 @@ def _windows(net: DraftFacts, config: Mapping[str, Any], count: int) -> list[int
     if net.block.windows:
         return [*net.block.windows][:count]
     sliding = str(config.get("model_type")) in config_sizes.SLIDING_STEPS and net.steps == count
-    return [config_sizes.number(config, "sliding_window") if sliding else 0] * count
-
-
-def _seen(config: Mapping[str, Any], target: Sizes, count: int) -> list[Attention | None]:
-    """The target's last layer of the kind of each layer that keeps nothing itself."""
-    last = {bool(each.window): each for each in target.layers if each.keeps}
-    kinds = config.get("layer_types")
-    if not isinstance(kinds, list) or len(kinds) != count:
-        return [None] * count
-    return [last.get(kind == "sliding_attention") for kind in kinds]
+    return [number(config, "sliding_window") if sliding else 0] * count

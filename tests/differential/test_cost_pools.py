@@ -110,6 +110,9 @@ LATENT = {"kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 4, "v_
 SWA = {"layer_types": ["full_attention", *["sliding_attention"] * 2, "full_attention"],
        "swa_num_key_value_heads": 4, "v_head_dim": 6, "n_routed_experts": 6,
        "mlp_layer_types": ["dense", *["sparse"] * 3], "sliding_window": 8}  # fmt: skip
+GEMMA = {"layer_types": ["sliding_attention", "full_attention"] * 2, "global_head_dim": 20,
+         "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 0, "use_double_wide_mlp": False,
+         "vocab_size_per_layer_input": 64}  # fmt: skip
 FAMILIES: list[tuple[str, dict[str, Any]]] = [
     ("llama", {}),
     ("llama", {"attention_bias": True, "tie_word_embeddings": True}),
@@ -125,6 +128,20 @@ FAMILIES: list[tuple[str, dict[str, Any]]] = [
     ("deepseek_v3", {**ROUTED, **LATENT, "q_lora_rank": None}),
     ("glm4_moe", {**ROUTED, "attention_bias": True, "use_qk_norm": True}),
     ("glm4_moe", {**ROUTED, "use_qk_norm": False}),
+    ("gemma4_text", {**GEMMA, "hidden_size_per_layer_input": 16, "use_double_wide_mlp": True}),
+    (
+        "gemma4_text",
+        {
+            **GEMMA,
+            "num_kv_shared_layers": 0,
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+        },
+    ),
+    (
+        "gemma4_text",
+        {**GEMMA, **EXPERTS, "enable_moe_block": True, "num_experts": 6, "top_k_experts": 2},
+    ),
 ]
 
 

@@ -73,9 +73,9 @@ def test_json_has_the_bare_numbers(capsys) -> None:
 
 
 def test_what_is_not_known_is_said(capsys) -> None:
-    rows = said(capsys, "gemma4/nextn_31b", "--cost")
-    assert "no rule counts the weights of `google/gemma-4-31B-it`" in rows["unknown"][1]
-    assert rows["draft forwards"][0] == "3"
+    rows = said(capsys, "kimi/k3_dspark", "--cost")
+    assert "no rule counts the weights of `moonshotai/Kimi-K3`" in rows["unknown"][1]
+    assert rows["draft forwards"][0] == "1"
     assert "break-even accept length" not in rows
 
 
