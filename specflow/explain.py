@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from specflow.diagnostics import closest
 from specflow.memory import draft_kv, draft_kv_text
 from specflow.provenance import Entry, Ledger, Origin
 from specflow.recipe import ResolvedRecipe
+from specflow.stages import COMMITS, DRAFTS, VERIFIES, Table
 from specflow.stages.verify_ragged import STATIC, planned
+from specflow.tables import ENGINE_NAMES
 
 COLUMNS = ("field", "value", "origin", "because")
 
@@ -66,6 +69,44 @@ def explain_field(recipe: ResolvedRecipe, path: str) -> str:
     if info is not None and info.description:
         lines += ["", info.description]
     return "\n".join(lines) + "\n"
+
+
+def no_field(recipe: ResolvedRecipe, path: str) -> tuple[str, str]:
+    """What a word is that is no field of a recipe, and the way out.
+
+    It may be what an engine calls a field, the last part of one, or a field of another stage.
+    """
+    message = f"`{path}` is not a field of {recipe.name}"
+    name = path.lstrip("-").replace("-", "_")
+    last = name.rpartition(".")[2]
+    theirs = next((n for n in (last, f"speculative_{last}") if n in ENGINE_NAMES), "")
+    ours = [ENGINE_NAMES[theirs]] if theirs else []
+    meant = [*ours, *(p for p in recipe.ledger if p.endswith(f".{last}"))]
+    known = list(dict.fromkeys(p for p in meant if p in recipe))
+    if known:
+        called = f" (`--{theirs.replace('_', '-')}` of other engines)" if known == ours else ""
+        return message, f"did you mean `{'` or `'.join(known)}`{called}?"
+    holders = _holders(ours[0] if ours else name)
+    if holders:
+        goes = " or ".join(f"`{key}: {', '.join(rows)}`" for key, rows in holders)
+        key, rows = holders[0]
+        offer = f"name a recipe that has it, or write `{key}: {rows[0]}`"
+        return f"{message}; it goes with {goes}", offer
+    near = closest(name, recipe.ledger) or list(recipe.ledger)
+    return message, f"did you mean {' or '.join(f'`{p}`' for p in near[:3])}?"
+
+
+def _holders(path: str) -> list[tuple[str, list[str]]]:
+    """What a recipe writes to have a field that it lacks: the key, and any of the rows."""
+    block, _, name = path.rpartition(".")
+    keys = {"draft": "draft.algorithm", "verify": "verify.shape", "commit": "commit.draft_state"}
+    stages: dict[str, Table[Any]] = {"draft": DRAFTS, "verify": VERIFIES, "commit": COMMITS}
+    found = [
+        (keys[each], [row for row in table.names() if name in table[row].fields.model_fields])
+        for each, table in stages.items()
+        if block in ("", each)
+    ]
+    return [(key, rows) for key, rows in found if rows]
 
 
 def history(ledger: Ledger, path: str) -> list[tuple[str, str, str, str]]:

@@ -8,11 +8,10 @@ import json
 from specflow.cli.common import CLEAN, FINDINGS, add_format, add_stand_in, is_override, read, tell
 from specflow.cli.costs import COST_OPTIONS, add_cost, cost
 from specflow.cli.engines import add_engine, asked_engine, asked_platform, resolved_by
-from specflow.diagnostics import closest
 from specflow.engines import show
 from specflow.engines.outcome import Refused
 from specflow.errors import UsageError
-from specflow.explain import as_json, explain, explain_field
+from specflow.explain import as_json, explain, explain_field, no_field
 from specflow.recipe import ResolvedRecipe
 
 
@@ -43,11 +42,7 @@ def run(args: argparse.Namespace) -> int:
         return CLEAN
     for path in fields:
         if path not in resolved:
-            near = closest(path, resolved.ledger) or list(resolved.ledger)
-            raise UsageError(
-                f"`{path}` is not a field of {resolved.name}",
-                f"did you mean {' or '.join(near[:3])}?",
-            )
+            raise UsageError(*no_field(resolved, path))
     if args.format == "json":
         whole = as_json(resolved)
         if fields:

@@ -391,3 +391,27 @@ def test_next_to_temperature_0_is_greedy(tmp_path: Path) -> None:
         said.append(json.loads((out / "completions.jsonl").read_text())["token_ids"])
     assert len(said[0]) == 12
     assert said == [said[0]] * 4
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("pico/ngram verify.mode", "`verify.shape: ragged`"),
+        ("pico/ngram topk", "`draft.algorithm: STANDALONE, EAGLE, "),
+        ("pico/ngram num_draft_tokens", "`verify.num_draft_tokens`"),
+        ("pico/ngram speculative_eagle_topk", "`draft.algorithm: STANDALONE, EAGLE, "),
+        ("pico/eagle3 speculative_num_steps", "`draft.num_steps`"),
+        ("pico/eagle3 speculative-eagle-topk", "`draft.topk`"),
+        ("pico/eagle3 eagle_topk", "`draft.topk`"),
+        ("pico/eagle3 topk", "`draft.topk`"),
+        ("pico/ngram draft.min_mach", "`draft.min_match`"),
+        ("pico/ngram .", "did you mean"),
+    ],
+)
+def test_names_that_are_no_fields_are_explained(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from specflow.cli import main
+
+    assert main(["explain", *words.split()]) == 2
+    assert said in capsys.readouterr().err
