@@ -80,7 +80,7 @@ def _at_engine(args: argparse.Namespace, a: ResolvedRecipe, b: ResolvedRecipe) -
     for each in found:
         if each.export is None or isinstance(each.outcome, Refused) or not each.starts:
             return None
-        ran.append(Ran(each.export.args, each.export.env, each.outcome.values))
+        ran.append(Ran(asked.engine.spread(each.export.args), each.export.env, each.outcome.values))
     return at_engine(f"{asked.title} on {platform}", *ran)
 
 

@@ -9,6 +9,7 @@ ENGINES = Table[Engine](
     "engine",
     {
         "sglang": "specflow.engines.sglang.row:ENGINE",
+        "vllm": "specflow.engines.vllm.row:ENGINE",
         "llamacpp": "specflow.engines.llamacpp.row:ENGINE",
     },
 )

@@ -155,6 +155,7 @@ class Engine:
     load       arguments, variables, version -> Import
     formats    `--format` -> an export as text
     words      recipe word -> this engine's
+    spread     arguments -> flags as `effective` names them, where an argument holds several
     installs   what `pip install` takes to have it; empty where pip does not
     package    what `run --engine` imports; empty where it is not run from here
     """
@@ -172,6 +173,7 @@ class Engine:
     load: Callable[[Mapping[str, Any], Mapping[str, str], str], Import]
     formats: Mapping[str, Callable[[Export, str], str]]
     words: Mapping[str, Word]
+    spread: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
     installs: str = ""
     package: str = ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from specflow.engines.base import Engine, Export
@@ -19,6 +20,7 @@ NOTHING = "-"
 
 def table(engine: Engine, version: str, platform: str, export: Export, found: Effective) -> str:
     """Asked, effective, by which rule; then side effects, variables and remarks."""
+    export = replace(export, args=engine.spread(export.args))
     flags = engine.flags(version)
     about = [f for f in found.values if "spec" in f and _told(f, export, found)]
     lines = [f"{engine.name}@{version} on {platform}", ""]
@@ -71,7 +73,8 @@ def as_json(
     engine: Engine, version: str, platform: str, export: Export, found: Effective
 ) -> dict[str, Any]:
     """The same as plain values."""
-    shown = (*(name for name in export.args if name in found.values), *engine.side)
+    spread = engine.spread(export.args)
+    shown = (*(name for name in spread if name in found.values), *engine.side)
     return {
         "engine": f"{engine.name}@{version}",
         "platform": platform,

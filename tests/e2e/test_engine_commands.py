@@ -110,7 +110,7 @@ def test_a_misspelt_flag_is_a_finding(capsys) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["explain", "pico/eagle", "--engine", "vllm@1"],
+        ["explain", "pico/eagle", "--engine", "nosuch@1"],
         ["explain", "pico/eagle", *SGLANG, "--platform", "h1000"],
         ["explain", "pico/eagle", "draft.topk", *SGLANG],
         ["import", *SGLANG],

@@ -1,0 +1,97 @@
+"""Versions of vLLM whose argument classes were read, and what differs between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from specflow.diagnostics import closest
+from specflow.engines.flags import Flags
+from specflow.engines.outcome import Refusal, Refused
+
+PACKAGE = "specflow.engines.vllm"
+SPEC = "speculative_config"  # the flag that is a JSON object; its keys are flags `SPEC.key` here
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the rules of a version differ in, where its table of flags does not say it.
+
+    strict    acceptance that compares tokens is called `strict`, drawn guesses `probabilistic`
+    slots     drafting slots a request: by which of the three countings (see budget.py)
+    adaptive  methods that may size the verify by confidence; empty for any
+    runner    the model runner that is taken where nothing speaks against it
+    """
+
+    strict: bool
+    slots: str
+    adaptive: tuple[str, ...]
+    runner: int
+
+
+FACTS = {
+    "0.20.0": Facts(strict=True, slots="per batch", adaptive=("none",), runner=1),
+    "0.28.0": Facts(strict=False, slots="per request", adaptive=("dspark",), runner=2),
+    "0.33.0": Facts(strict=False, slots="lookahead", adaptive=(), runner=2),
+}
+VERSIONS = tuple(FACTS)
+_FLAGS = {v: Flags(f"vLLM {v}", PACKAGE, f"flags-{v}.tsv") for v in VERSIONS}
+
+# Keys that some version had, and what became of them.
+GONE = {
+    "disable_by_batch_size": "last in 0.11, where nothing read it any more; "
+    "num_speculative_tokens_per_batch_size says how many guesses a batch size gets",
+    "speculative_token_tree": "gone by 0.28; chains are all that vLLM verifies",
+}
+# What people write, and the key that they mean, where the two are not spelled alike.
+MEANT = {
+    **dict.fromkeys(("tp", "tp_size", "draft_tp", "draft_tp_size"), "draft_tensor_parallel_size"),
+    **dict.fromkeys(("draft_model", "draft_model_path", "speculative_model"), "model"),
+    **dict.fromkeys(("num_draft_tokens", "num_steps", "num_tokens"), "num_speculative_tokens"),
+    "algorithm": "method",
+}
+
+
+def flags_of(version: str) -> Flags:
+    """The flags of a version; those of the JSON object by dotted names."""
+    return _FLAGS[version]
+
+
+def key(name: str) -> str:
+    """A key of the JSON object as a flag."""
+    return f"{SPEC}.{name}"
+
+
+def keys_of(version: str) -> tuple[str, ...]:
+    """Every key that the JSON object of a version takes."""
+    return tuple(n.partition(".")[2] for n in flags_of(version).all if n.startswith(f"{SPEC}."))
+
+
+def has(version: str, name: str) -> bool:
+    """Whether the JSON object of a version takes a key."""
+    return key(name) in flags_of(version)
+
+
+def methods_of(version: str) -> tuple[str, ...]:
+    """Every value of `method`."""
+    return flags_of(version)[key("method")].choices
+
+
+def renamed(method: str) -> bool:
+    """Whether a method is an old name of `mtp`, one for each family of models."""
+    return method.endswith("_mtp")
+
+
+def nearest_key(name: str, known: Iterable[str]) -> str:
+    """What to say after an unknown key: where it went, or what is spelled like it."""
+    if name in GONE:
+        return f" ({GONE[name]})"
+    near = [MEANT[name]] if name in MEANT else closest(name, known)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def unknown_key(version: str, name: str) -> Refusal:
+    """The refusal of a key that the JSON object of a version does not take."""
+    hint = nearest_key(name, keys_of(version))
+    said = f"{SPEC} of vLLM {version} has no key `{name}`{hint}"
+    return Refusal(Refused("V1", said, "ValidationError"))
