@@ -25,6 +25,7 @@ LAYERS = (
             "fixing.py",
             "measuring.py",
             "report.py",
+            "columns.py",
             "explain.py",
             "roofline.py",
             "fit.py",

@@ -13,9 +13,10 @@ from typing import Any
 
 from specflow import prompts as prompt_files
 from specflow.capture import CapturedStep
+from specflow.columns import columns
 from specflow.diagnostics import Diagnostic
 from specflow.execute import Watch, decode, encode, make_session, open_target
-from specflow.explain import columns, spelled
+from specflow.explain import spelled
 from specflow.recipe import ResolvedRecipe
 from specflow.temperatures import GRID, MEANT, Fit, fit_temperatures
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from specflow.columns import columns
 from specflow.constraints.accept import acceptance, lossy
 from specflow.cost import StepCost, step_cost
-from specflow.explain import columns, spelled
+from specflow.explain import spelled
 from specflow.memory import size
 from specflow.provenance import Entry, Origin
 from specflow.recipe import ResolvedRecipe

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
+from specflow.columns import columns
 from specflow.diagnostics import closest
 from specflow.memory import draft_kv, draft_kv_text
 from specflow.provenance import Entry, Ledger, Origin
@@ -139,15 +139,6 @@ def spelled(value: Any) -> str:
     if not text:
         return '""'
     return text if len(text) <= 40 else "…" + text[-39:]
-
-
-def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Rows in aligned columns, two spaces between."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
 
 
 def as_json(recipe: ResolvedRecipe) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from specflow.columns import columns
 from specflow.constraints.drafts import offsets
 from specflow.constraints.pairs import (
     declared_vocabulary,
@@ -19,7 +20,6 @@ from specflow.constraints.pairs import (
     tied,
 )
 from specflow.diagnostics import Diagnostic, Severity
-from specflow.explain import columns
 from specflow.facts import CAUSAL_LM, DraftFacts, Facts, ModelFacts
 from specflow.formats import TAPS, TARGET_KV, named
 from specflow.vocab_map import differing_ids, offset_fault

@@ -17,11 +17,12 @@ from typing import Any, Protocol
 
 from specflow import prompts as prompt_files
 from specflow.capture import buffers
+from specflow.columns import columns
 from specflow.cost_fit import Timing, errors, fit_additive
 from specflow.diagnostics import Diagnostic
 from specflow.errors import RuntimeFault
 from specflow.execute import Stages, encode, environment, make_session, open_target
-from specflow.explain import columns, spelled
+from specflow.explain import spelled
 from specflow.measuring import Size, doubling
 from specflow.models.tokenizer import Tokenizer
 from specflow.planning import Additive, Points, Table, table_text

@@ -6,8 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
+from specflow.columns import columns
 from specflow.errors import UsageError
-from specflow.explain import columns
 from specflow.machines import MACHINES, Machine
 from specflow.recipe import ResolvedRecipe
 from specflow.roofline import as_json, estimate, rows

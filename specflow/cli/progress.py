@@ -13,7 +13,8 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from specflow.explain import columns, spelled
+from specflow.columns import columns
+from specflow.explain import spelled
 from specflow.report import table
 from specflow.session import Session
 

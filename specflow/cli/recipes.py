@@ -6,7 +6,7 @@ import argparse
 import json
 
 from specflow.cli.common import CLEAN, add_format
-from specflow.explain import columns
+from specflow.columns import columns
 from specflow.packs import names, root, title
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from specflow.facts import Facts, read
 from specflow.packs import find
 from specflow.recipe import Recipe, ResolvedRecipe
 from specflow.resolve import Look, Reader, facts_of, resolve
+from specflow.stages import DRAFTS
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -185,10 +186,20 @@ def _fits(
     """The tables that are asked for, by recipe; of one recipe it is shown unasked."""
     if args.fit is False or (args.fit is None and (len(judged) > 1 or args.format != "text")):
         return {}
+    drafted = [each for each in judged if each.recipe is None or _runs_a_network(each.recipe)]
+    if not drafted:
+        return {}
     from specflow.pairing import fit  # only a table needs it
 
-    found = {each.name: fit(each.models(reader), each.findings) for each in judged}
+    found = {each.name: fit(each.models(reader), each.findings) for each in drafted}
     return {name: rows for name, rows in found.items() if rows}
+
+
+def _runs_a_network(recipe: Recipe) -> bool:
+    """Whether a recipe's draft may be a network: a table says nothing of any other."""
+    draft = recipe.written.get("draft")
+    said = draft.get("algorithm") if isinstance(draft, Mapping) else None
+    return not (isinstance(said, str) and said in DRAFTS) or bool(DRAFTS[said].formats)
 
 
 def _table(name: str, rows: tuple[Any, ...]) -> str:

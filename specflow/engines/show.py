@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from specflow.columns import columns
 from specflow.engines.base import Engine, Export
 from specflow.engines.command_line import words
 from specflow.engines.flags import Flags
 from specflow.engines.outcome import Effective, Kind
-from specflow.explain import columns, spelled
+from specflow.explain import spelled
 
 COLUMNS = ("flag", "asked", "runs", "rule", "because")
 NOTHING = "-"
