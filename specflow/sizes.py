@@ -249,6 +249,6 @@ def _drafts(
 def _windows(net: DraftFacts, config: Mapping[str, Any], count: int) -> list[int]:
     """How far each layer of a draft sees, 0 for all."""
     if net.block.windows:
-        return [*net.block.windows][:count]
+        return [*net.block.windows, *[0] * count][:count]
     sliding = str(config.get("model_type")) in config_sizes.SLIDING_STEPS and net.steps == count
     return [number(config, "sliding_window") if sliding else 0] * count
