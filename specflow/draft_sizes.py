@@ -7,13 +7,13 @@ is built first may be of any size. So they are compared by the header alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 from specflow.block_config import MOST_SIZE, MOST_TAPS, BlockFacts, find
-from specflow.formats import CONTEXT, Net
+from specflow.formats import CONTEXT, GATED, RNN, VANILLA, Net
 
 Shape = tuple[int, ...]
 OWN_BLOCKS = ("llama", "wide", CONTEXT)  # built by the draft's config; others by the target's
@@ -29,6 +29,22 @@ NUMBERS = (
     "output_multiplier",
     "final_logit_softcapping",
 )
+MLP = ("mlp.gate_proj.weight", "mlp.up_proj.weight", "mlp.down_proj.weight")
+ATTENTION = tuple(f"self_attn.{name}_proj.weight" for name in "qkvo")
+LAYER_OF = {
+    "llama": (*ATTENTION, *MLP, "post_attention_layernorm.weight"),
+    "wide": (
+        *ATTENTION,
+        *MLP,
+        *(f"{n}.weight" for n in ("input_layernorm", "hidden_norm", "post_attention_layernorm")),
+    ),
+    CONTEXT: (
+        *ATTENTION,
+        *MLP,
+        *(f"self_attn.{n}_norm.weight" for n in "qk"),
+        *(f"{n}_layernorm.weight" for n in ("input", "post_attention")),
+    ),
+}
 ROWS = ("embed_tokens.weight", "lm_head.weight")
 LAYER = re.compile(r"layers\.(\d+)\.")
 
@@ -49,15 +65,15 @@ def sizes_fault(
     config: Mapping[str, Any],
     text: Mapping[str, Any],
     shapes: Mapping[str, Shape],
-    names: Mapping[str, str],
+    name_of: Callable[[str], str],
 ) -> str:
     """What config.json lacks, or what a tensor contradicts, as what follows the draft's name.
 
-    text    the part of the config about its layers
-    shapes  of its tensors, by our names
-    names   our name to the checkpoint's own
+    text     the part of the config about its layers
+    shapes   of its tensors, by our names
+    name_of  our name to the checkpoint's own
     """
-    empty = next((names[n] for n, shape in shapes.items() if 0 in shape), "")
+    empty = next((name_of(n) for n, shape in shapes.items() if 0 in shape), "")
     if empty:
         return f"has no number in `{empty}`"
     if net.block not in OWN_BLOCKS:
@@ -66,7 +82,7 @@ def sizes_fault(
     if isinstance(sizes, str):
         return sizes
     return next(
-        chain(_odd(net, config, text, sizes), _misshapen(net, text, sizes, shapes, names)), ""
+        chain(_odd(net, config, text, sizes), _misshapen(net, text, sizes, shapes, name_of)), ""
     )
 
 
@@ -75,7 +91,7 @@ def block_fault(
     width: int,
     tokens: tuple[int, int],
     shapes: Mapping[str, Shape],
-    names: Mapping[str, str],
+    name_of: Callable[[str], str],
 ) -> str:
     """What is wrong with a block draft's size and its heads, as what follows its name.
 
@@ -85,6 +101,15 @@ def block_fault(
         return f"guesses blocks of {block.size}, and {MOST_SIZE} are the most that are run"
     if {"markov.gate.weight", "markov.joint.weight"} <= shapes.keys():
         return "has a Markov head of two kinds, gated and rnn"
+    heads = {
+        "": (),
+        VANILLA: ("w2.weight",),
+        GATED: ("w2.weight", "gate.weight", "gate.bias"),
+        RNN: ("w2.weight", "joint.weight", "joint.bias"),
+    }
+    lost = [name for part in heads[block.markov] if (name := f"markov.{part}") not in shapes]
+    if lost:
+        return f"lacks `{name_of(lost[0])}`"
     rank = block.rank
     wanted: dict[str, tuple[Shape, ...]] = {
         "markov.gate.weight": ((rank, width + rank),),
@@ -101,7 +126,7 @@ def block_fault(
     for name, fits in wanted.items():
         if name in shapes and shapes[name] not in fits:
             would = " or ".join(str(list(shape)) for shape in fits)
-            return f"has `{names[name]}` {list(shapes[name])}, and {would} would fit"
+            return f"has `{name_of(name)}` {list(shapes[name])}, and {would} would fit"
     return ""
 
 
@@ -172,7 +197,7 @@ def _misshapen(
     text: Mapping[str, Any],
     sizes: Sizes,
     shapes: Mapping[str, Shape],
-    names: Mapping[str, str],
+    name_of: Callable[[str], str],
 ) -> Iterator[str]:
     """Layers and tensors that are not as config.json says."""
     if net.block == CONTEXT:
@@ -180,10 +205,36 @@ def _misshapen(
         layers = text.get("num_hidden_layers")
         if layers != len(there) or there != set(map(str, range(len(there)))):
             yield f"has weights of {len(there)} layers, and its config.json says {layers}"
+    # A weight that is stored in parts, packed, is told elsewhere.
+    parts = {name.rpartition(".")[0] for name in shapes if not name.endswith(".bias")}
+    lost = next(
+        (
+            name
+            for name in _needed(net, text)
+            if name not in shapes and name.removesuffix(".weight") not in parts
+        ),
+        "",
+    )
+    if lost:
+        yield f"lacks `{name_of(lost)}`"
     for name, shape in shapes.items():
         wanted = _wanted(net, sizes, name, shape)
         if wanted is not None and shape != wanted:
-            yield f"has `{names[name]}` {list(shape)}, and its config.json means {list(wanted)}"
+            yield f"has `{name_of(name)}` {list(shape)}, and its config.json means {list(wanted)}"
+
+
+def _needed(net: Net, text: Mapping[str, Any]) -> Iterator[str]:
+    """Tensors without which a network of the draft's own layers is none."""
+    blocks = ["steps.0.block."]
+    if net.block == CONTEXT:
+        blocks = [f"layers.{at}." for at in range(text["num_hidden_layers"])]
+        yield from ("fc.weight", "hidden_norm.weight", "norm.weight")
+    elif net.final_norm:
+        yield "steps.0.norm.weight"
+    for block in blocks:
+        yield from (block + part for part in LAYER_OF[net.block])
+        if text.get("attention_bias") is True:
+            yield from (block + part.replace("weight", "bias") for part in ATTENTION)
 
 
 def _wanted(net: Net, sizes: Sizes, name: str, shape: Shape) -> Shape | None:

@@ -354,7 +354,11 @@ def _network(target: ModelFacts, source: ModelFacts, own: bool) -> DraftFacts:
         norm_before_fc=_flag(source, "norm_before_fc"),
         block=block,
     )
-    unfit = next(_size_faults(target, source, form.net, facts, ours, names), "")
+
+    def name_of(name: str) -> str:
+        return names.get(name) or formats.would_be(name, form, target.layers) or name
+
+    unfit = next(_size_faults(target, source, form.net, facts, ours, name_of), "")
     return _judged(target, source, _bounded(facts), ours, unfit)
 
 
@@ -373,7 +377,7 @@ def _size_faults(
     net: formats.Net,
     facts: DraftFacts,
     ours: Mapping[str, Tensor],
-    names: Mapping[str, str],
+    name_of: Callable[[str], str],
 ) -> Iterator[str]:
     """What is of another size than the config says, or too many, as what follows its name."""
     shapes = {name: tensor.shape for name, tensor in ours.items()}
@@ -386,11 +390,11 @@ def _size_faults(
     found = [
         "" if stray is None else f"has a draft layer {stray}, and lacks others before it",
         taps_fault(max(len(facts.taps), facts.tap_count)),
-        sizes_fault(net, source.config, source.text, used, names),
+        sizes_fault(net, source.config, source.text, used, name_of),
     ]
     if net.block == formats.CONTEXT:
         tokens = (target.vocab_size, facts.vocab_size or target.vocab_size)
-        found.append(block_fault(facts.block, facts.hidden_size, tokens, used, names))
+        found.append(block_fault(facts.block, facts.hidden_size, tokens, used, name_of))
     yield from filter(None, found)
 
 

@@ -45,11 +45,15 @@ def write_tokenizer(folder: Path, count: int = VOCAB, first: str = "t0") -> Path
 
 
 def block(prefix: str, into: int = HIDDEN, width: int = HIDDEN) -> Shapes:
-    """The part of a decoder layer that tells it from others."""
+    """A decoder layer, but for what tells it from others."""
     return {
         f"{prefix}self_attn.q_proj.weight": (width, into),
+        f"{prefix}self_attn.k_proj.weight": (width // 2, into),
+        f"{prefix}self_attn.v_proj.weight": (width // 2, into),
         f"{prefix}self_attn.o_proj.weight": (width, width),
+        f"{prefix}mlp.gate_proj.weight": (2 * width, width),
         f"{prefix}mlp.up_proj.weight": (2 * width, width),
+        f"{prefix}mlp.down_proj.weight": (width, 2 * width),
         f"{prefix}post_attention_layernorm.weight": (width,),
     }
 
@@ -104,8 +108,8 @@ DFLASH: Shapes = {
     "fc.weight": (HIDDEN, 2 * HIDDEN),
     "hidden_norm.weight": (HIDDEN,),
     **block("layers.0."),
-    "layers.0.self_attn.k_proj.weight": (HIDDEN // 2, HIDDEN),
-    "layers.0.self_attn.v_proj.weight": (HIDDEN // 2, HIDDEN),
+    "layers.0.input_layernorm.weight": (HIDDEN,),
+    "layers.0.self_attn.q_norm.weight": (HIDDEN // 2,),
     "layers.0.self_attn.k_norm.weight": (HIDDEN // 2,),
     "norm.weight": (HIDDEN,),
 }

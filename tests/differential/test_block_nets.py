@@ -731,12 +731,12 @@ def without(*names: str) -> dict[str, Tensor]:
 
 BROKEN = {
     "no layer": (without("layers.1.mlp.up_proj.weight"),
-                 r"missing weights, `layers\.1\.mlp\.up_proj\.weight`"),
-    "no head norm": (without("layers.1.self_attn.q_norm.weight"), r"missing weights, .*q_norm"),
+                 r"lacks `layers\.1\.mlp\.up_proj\.weight`"),
+    "no head norm": (without("layers.1.self_attn.q_norm.weight"), r"lacks .*q_norm"),
     "no w2": (without("markov_head.markov_w2.weight"),
-              r"missing weights, `markov_head\.markov_w2\.weight`"),
+              r"lacks `markov_head\.markov_w2\.weight`"),
     "half a gate": (without() | {"markov_head.gate_proj.weight": fill((3, 11), 100)},
-                    r"missing weights, `markov_head\.gate_proj\.bias`"),
+                    r"lacks `markov_head\.gate_proj\.bias`"),
     "an unknown head": (without() | {"markov_head.other.weight": fill((3, 3), 1)},
                         r"weights nothing reads, `markov_head\.other\.weight`"),
     "an unknown tensor": (without() | {"selector.weight": fill((3, 3), 1)},
@@ -766,5 +766,5 @@ def test_a_draft_whose_tensors_do_not_fit_is_refused(
 
 def test_a_head_that_only_the_config_has(known_target: LanguageModel, tmp_path: Path) -> None:
     said = AHEAD | {"markov_head_type": "gated"}
-    with pytest.raises(RuntimeFault, match=r"missing weights, `markov_head\.gate_proj\.bias`"):
+    with pytest.raises(RuntimeFault, match=r"lacks `markov_head\.gate_proj\.weight`"):
         known(known_target, tmp_path, published() | W12, **said)

@@ -339,8 +339,8 @@ def poison(name: str) -> Callable[[dict[str, Tensor]], None]:
 EXPERT = r"model\.layers\.2\.mlp\.experts\.{}\..+"
 BROKEN: dict[str, tuple[str, Callable[[dict[str, Tensor]], None], str]] = {
     "missing": ("eagle", drop(r"layers\.0\.mlp\.up_proj\.weight"),
-                r"missing weights, `layers\.0\.mlp\.up_proj\.weight`"),
-    "missing norm": ("eagle3", drop(r"norm\.weight"), r"missing weights, `norm\.weight`"),
+                r"lacks `layers\.0\.mlp\.up_proj\.weight`"),
+    "missing norm": ("eagle3", drop(r"norm\.weight"), r"lacks `norm\.weight`"),
     "missing bundled": ("mtp_deepseek", drop(r"model\.layers\.2\.hnorm\.weight"),
                         r"missing weights, `model\.layers\.2\.hnorm\.weight`"),
     "missing layer": ("mtp_layers", drop(r"model\.mtp\.layers\.1\..+"),

@@ -15,7 +15,17 @@ from specflow import block_config
 from specflow.block_config import BlockFacts, default_taps, describe, find, guesses_ahead, tap_ids
 from specflow.facts import DraftFacts, describe_draft, read, text_of
 from specflow.formats import GATED, RNN, VANILLA
-from tests.checkpoint_files import CONFIG, HIDDEN, LAYERS, LM, VOCAB, Shapes, write, write_tokenizer
+from tests.checkpoint_files import (
+    CONFIG,
+    HIDDEN,
+    LAYERS,
+    LM,
+    VOCAB,
+    Shapes,
+    block,
+    write,
+    write_tokenizer,
+)
 
 Config = dict[str, Any]
 NESTED = ("dflash_config", "dspark_config")
@@ -399,9 +409,9 @@ DFLASH: Shapes = {
     "fc.weight": (HIDDEN, 2 * HIDDEN),
     "hidden_norm.weight": (HIDDEN,),
     "norm.weight": (HIDDEN,),
-    "layers.0.self_attn.q_proj.weight": (HIDDEN, HIDDEN),
-    "layers.0.self_attn.k_proj.weight": (KV, HIDDEN),
-    "layers.0.self_attn.v_proj.weight": (KV, HIDDEN),
+    **block("layers.0."),
+    "layers.0.input_layernorm.weight": (HIDDEN,),
+    "layers.0.self_attn.q_norm.weight": (KV,),
     "layers.0.self_attn.k_norm.weight": (KV,),
 }
 DSPARK: Shapes = {

@@ -574,6 +574,35 @@ def test_a_block_draft_of_other_shapes(tmp_path: Path, shapes: Shapes) -> None:
     assert not any("Error" in each.message for each in findings)
 
 
+# Without one of these it is another kind of draft, or none.
+MARKS = {
+    "eagle": {"fc.weight", "layers.0.self_attn.q_proj.weight"},
+    "eagle3": {"fc.weight", "midlayer.hidden_norm.weight"},
+    "dflash": {"fc.weight", "hidden_norm.weight", "layers.0.self_attn.k_norm.weight"},
+    "dspark": {"fc.weight", "hidden_norm.weight", "layers.0.self_attn.k_norm.weight", HEAD},
+}
+
+
+@pytest.mark.parametrize("kind", DRAFTS)
+def test_a_draft_lacks_no_tensor(tmp_path: Path, kind: str) -> None:
+    """Each of them is missed by its published name, and none when it is there."""
+    ours = DRAFTS[kind][1]
+    told = {"d2t", "t2d", "lm_head.weight", TRUST, "fc.bias"}  # may be absent
+    missed = [name for name in ours if name not in told | MARKS[kind]]
+    assert len(missed) > 6
+    for name in missed:
+        kept = {n: s for n, s in ours.items() if n != name}
+        folder = tmp_path / name
+        folder.mkdir()
+        algorithm, _, said = DRAFTS[kind]
+        target = write_tokenizer(write(folder / "target", LM, **CONFIG))
+        draft = write(folder / "draft", kept, **dict(said))
+        (finding,) = found(
+            f"target: {{model: '{target}'}}\ndraft: {{algorithm: {algorithm}, model: '{draft}'}}"
+        )
+        assert finding.message == f"`{draft}` lacks `{name}`"
+
+
 @pytest.mark.parametrize("taps", ["[]", str([0] * 17)])
 def test_taps_of_another_number_say_the_way_out(taps: str) -> None:
     (finding,) = found(
