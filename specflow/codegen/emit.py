@@ -14,8 +14,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 import specflow
 from specflow.codegen.cache import StepModule
+from specflow.codegen.device import PARTS, TILE, device_steps, unique
 from specflow.codegen.layout import INDENT, page, prose
-from specflow.codegen.rows import kernels
 from specflow.codegen.spell import MODELS, operand, shape_of, spell
 from specflow.constraints.accept import acceptance
 from specflow.errors import CompileError
@@ -70,8 +70,28 @@ def emit(graph: StepGraph, recipe: ResolvedRecipe) -> StepModule:
         dims=_dims,
         fused=[f.name for f in fused] if on_device else [],
     )
-    rows = _render("rows.py.j2", name=recipe.name, kernels=kernels(graph)) if fused else ""
+    rows = device(graph, recipe)
     return StepModule(recipe.name, step, rows, tuple(sorted(made.items())))
+
+
+def device(graph: StepGraph, recipe: ResolvedRecipe) -> str:
+    """The source of the same step as a device runs it: its kernels, and its launches in order."""
+    steps = device_steps(graph)
+    made = [kernel for s in steps for kernel in s.kernels]
+    return _render(
+        "device.py.j2",
+        name=recipe.name,
+        steps=steps,
+        kernels=made,
+        called=unique(s.called for s in steps),
+        constants=unique(s.constants for s in steps),
+        types=unique(s.types for s in steps),
+        functions=unique(k.functions for k in made),
+        reduces=any(k.best for k in made),
+        parts=PARTS,
+        tile=TILE,
+        dtypes=DTYPES,
+    )
 
 
 def _called(graph: StepGraph, *, rows: bool) -> list[Op]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from specflow.codegen.layout import INDENT
 from specflow.graph import Buffer, Constant, Fused, Node, Op, Operand, Repeat, Store, Value
-from specflow.graph.ir import reads
+from specflow.graph.ir import Listed, reads
 from specflow.graph.ops import OPS
 
 MODELS = {"target": "target", "draft": "drafter", "planner": "planner"}
@@ -121,6 +121,8 @@ def operand(value: Operand) -> str:
     """An operand as the module names it."""
     if isinstance(value, Buffer):
         return f"state.{value.name}"
+    if isinstance(value, Listed):
+        return f"[{', '.join(map(operand, value.values))}]"
     return value.name if isinstance(value, Value | Constant) else str(value)
 
 

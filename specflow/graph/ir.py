@@ -48,7 +48,14 @@ class Constant:
         return self.value
 
 
-Operand = Value | Buffer | Constant | int
+@dataclass(frozen=True)
+class Listed:
+    """Several operands as a list: what the turns of a loop made, once it is unrolled."""
+
+    values: tuple[Value | Buffer | Constant | int, ...]
+
+
+Operand = Value | Buffer | Constant | Listed | int
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,13 @@ domain   model (a forward), vocab (a reduction over V), rows (one program a requ
          kv (move slots), host, shape (lay tensors out)
 spelling the right-hand side; {0} {1} are the operands, {model} the model of the phase
 kernel   the function of `specflow.kernels` that the line calls, where it calls one
-row      for ops of the domain `rows`, the call of the Triton function on a request's registers:
-         `lane` numbers its lanes, {n0} is the extent of the first operand
+row      how one program a request does it, its operands in registers: the call of a Triton function,
+         or arithmetic that is the same there; `lane` numbers its lanes, {n0} is the extent of the
+         first operand
 arity    operands, results
 view     it launches nothing
 protocol of `specflow.models.protocols`, for ops on the host: whom they ask
+table    for ops with a row form that look a number up: the tensor of the model, by name
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ class OpSpec:
     row: str = ""
     view: bool = False
     protocol: str = ""
+    table: str = ""
 
 
 def _kernel(name: str, inputs: int, outputs: int, domain: str, row: str = "") -> OpSpec:
@@ -82,11 +85,17 @@ OPS: dict[str, OpSpec] = {
     "blank": _kernel("blank", 2, 1, "vocab"),
     "cap": _kernel("cap", 2, 1, "rows"),
     # a reduced vocabulary
-    "target_ids": OpSpec("shape", "{model}.target_ids({0})", (1, 1)),
+    "target_ids": OpSpec(
+        "shape",
+        "{model}.target_ids({0})",
+        (1, 1),
+        row="look_up({0}, to_target_ptr)",
+        table="to_target",
+    ),
     "target_law": OpSpec("shape", "{model}.target_law({0})", (1, 1)),
     # reductions over the vocabulary
     "likeliest": _kernel("likeliest", 2, 2, "vocab"),
-    "best_token": _kernel("best_token", 1, 1, "vocab"),
+    "best_token": OpSpec("vocab", "best_token({0})", (1, 1), "best_token", "best_of_parts"),
     "law_of": _kernel("law_of", 2, 1, "vocab"),
     "filter_law": _kernel("filter_law", 4, 1, "vocab"),
     "pick_at": OpSpec("vocab", "pick({0}, {1}[:, {2}])", (3, 1), "pick"),
@@ -108,13 +117,15 @@ OPS: dict[str, OpSpec] = {
     # Its constant is the row's own extent in a kernel, which needs the tokens' extent instead.
     "widen": OpSpec("rows", "widen({0}, {1})", (2, 1), "widen", "widen({0}, lane, {n0})"),
     "first": OpSpec("rows", "{0}[:, 0]", (1, 1), row="first({0}, lane)", view=True),
-    "few": OpSpec("shape", "{0}[:, : {1} - 1].contiguous()", (2, 1)),
+    "few": OpSpec("shape", "{0}[:, : {1} - 1].contiguous()", (2, 1), row="few({0}, {1}, lane)"),
     "hold": OpSpec("rows", "{0}.clone()", (1, 1), row="hold({0})"),
     # slots of the KV
     "move_accepted": OpSpec("kv", "{model}.move_accepted({0}, {1})", (2, 0)),
     # the tree as arrays
     "tree_arrays": _kernel("tree_arrays", 1, 2, "shape"),
-    "chain_parents": _kernel("chain_parents", 1, 1, "shape"),
+    "chain_parents": OpSpec(
+        "shape", "chain_parents({0})", (1, 1), "chain_parents", "chain_parents({0}, lane)"
+    ),
     # a tree while it grows
     "ranks": _kernel("ranks", 1, 1, "shape"),
     "roots": _kernel("roots", 2, 1, "shape"),
@@ -128,18 +139,27 @@ OPS: dict[str, OpSpec] = {
     "slide": _kernel("slide", 3, 1, "shape"),
     "rotate": _kernel("rotate", 3, 1, "shape"),
     "after_recent": OpSpec("shape", "torch.cat([{0}, {1}], dim=1)", (2, 1)),
-    "back": OpSpec("shape", "{0} - {1}", (2, 1)),
+    "back": OpSpec("shape", "{0} - {1}", (2, 1), row="{0} - {1}"),
     "read": OpSpec("shape", "{0}", (1, 1), view=True),
-    "standing": OpSpec("shape", "{0} + {1} - 1", (2, 1)),
+    "standing": OpSpec("shape", "{0} + {1} - 1", (2, 1), row="{0} + {1} - 1"),
     "spread": OpSpec("shape", "{0}[:, None].expand(-1, {1}, -1)", (2, 1), view=True),
-    "beyond": OpSpec("shape", "{0} + 1", (1, 1)),
-    "window": OpSpec("shape", "torch.cat([{0}[:, None], {1}], dim=1)", (2, 1)),
-    "known_window": OpSpec("shape", "torch.cat([{0}[:, None], {1}.clamp(min=0)], dim=1)", (2, 1)),
-    "pair": OpSpec("shape", "torch.stack([{0}, {1}], dim=1)", (2, 1)),
+    "beyond": OpSpec("shape", "{0} + 1", (1, 1), row="{0} + 1"),
+    "window": OpSpec(
+        "shape", "torch.cat([{0}[:, None], {1}], dim=1)", (2, 1), row="window({0}, {1}, lane)"
+    ),
+    "known_window": OpSpec(
+        "shape",
+        "torch.cat([{0}[:, None], {1}.clamp(min=0)], dim=1)",
+        (2, 1),
+        row="known_window({0}, {1}, lane)",
+    ),
+    "pair": OpSpec(
+        "shape", "torch.stack([{0}, {1}], dim=1)", (2, 1), row="pair({0}, {1}, lane)"
+    ),
     "column": OpSpec("shape", "{0}[:, None]", (1, 1), view=True),
-    "stack": OpSpec("shape", "torch.stack({0}, dim=1)", (1, 1)),
-    "before": OpSpec("shape", "{0} - 1", (1, 1)),
-    "after": OpSpec("shape", "{0} + {1}", (2, 1)),
+    "stack": OpSpec("shape", "torch.stack({0}, dim=1)", (1, 1), row="stack"),
+    "before": OpSpec("shape", "{0} - 1", (1, 1), row="{0} - 1"),
+    "after": OpSpec("shape", "{0} + {1}", (2, 1), row="{0} + {1}"),
     # on the host, between captured regions
     "propose_tree": _host("propose_tree({0}, {1})", 2, 1, "Lookup"),
     "propose_chain": _host("propose_chain({0})", 1, 1, "Lookup"),
@@ -151,6 +171,10 @@ OPS: dict[str, OpSpec] = {
     "publish": _host("publish({0})", 1, 0, "Planner"),
     "look_back": _host("look_back({0}, {1})", 2, 0, "Planner"),
 }
+
+# What many programs of a row find together, and what asks a table of a model.
+BEST = frozenset({"best_token"})
+TABLE = frozenset(kind for kind, spec in OPS.items() if spec.table)
 
 
 def is_row(node: Node) -> bool:

@@ -86,3 +86,50 @@ def first(tokens, lane):
 def hold(value):
     """A value as it is now, whatever is stored over it later."""
     return value
+
+
+@triton.jit
+def few(tokens, N: tl.constexpr, lane):
+    """The first N - 1 lanes."""
+    return tl.where(lane < N - 1, tokens, -1)
+
+
+@triton.jit
+def window(bonus, guesses, lane):
+    """The bonus token, then the guesses."""
+    before = lane[:, None] - 1 == lane[None, :]
+    return tl.where(lane == 0, bonus, tl.sum(tl.where(before, guesses[None, :], 0), axis=1))
+
+
+@triton.jit
+def known_window(bonus, guesses, lane):
+    """The bonus token, then the guesses, or token 0 where there is none."""
+    return window(bonus, tl.where(guesses < 0, 0, guesses), lane)
+
+
+@triton.jit
+def pair(one, other, lane):
+    """Two numbers as lanes 0 and 1."""
+    return tl.where(lane == 0, one, tl.where(lane == 1, other, -1))
+
+
+@triton.jit
+def chain_parents(guesses, lane):
+    """In a chain every node hangs from the one before it."""
+    return lane.to(tl.int64) + 0 * guesses
+
+
+@triton.jit
+def look_up(tokens, table):
+    """The target's ids of a draft's; lanes without a token stay as they are."""
+    return tl.load(table + tokens, mask=tokens >= 0, other=-1)
+
+
+@triton.jit
+def copy_row(to, source, row, WIDE, TILE: tl.constexpr = 1024):
+    """A row of a request, as it is."""
+    lanes = tl.arange(0, TILE)
+    for start in range(0, WIDE, TILE):
+        at = row * WIDE + start + lanes
+        inside = start + lanes < WIDE
+        tl.store(to + at, tl.load(source + at, mask=inside), mask=inside)

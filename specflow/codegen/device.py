@@ -1,0 +1,263 @@
+"""A step on a device: forwards in a line, and between them kernels laid out for the template."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from specflow.codegen.spell import MODELS, comment, expression, operand, shape_of
+from specflow.errors import CompileError
+from specflow.graph import Buffer, Constant, Fused, Op, Operand, StepGraph, Store, Value, Variant
+from specflow.graph.device import Launch, Line, flat, fused, launches, operands
+from specflow.graph.ir import Listed
+from specflow.graph.ops import BEST, OPS, TABLE
+from specflow.stages.base import NARROW, STEPS
+
+PARTS = 16  # programs that look for the best of a row of logits together
+TILE = 1024  # logits a program looks at at once
+ARRIVALS = "arrivals"  # the state that counts them
+LETTER_OF = {"T": "TOPK", "H": "HIDDEN_SIZE", "V": "VOCAB_SIZE", "R": "NUM_RECENT"}
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A tensor the kernel is given: `expression` is how the launcher names it."""
+
+    name: str
+    expression: str
+    shape: tuple[str | int, ...]
+    dtype: str = "int64"
+
+    @property
+    def lanes(self) -> str:
+        """Its extent in a row: empty for one number a request."""
+        return str(self.shape[1]) if len(self.shape) > 1 else ""
+
+
+@dataclass(frozen=True)
+class Best:
+    """The likeliest tokens of a row of logits, or of several: what many programs find together."""
+
+    name: str
+    logits: Argument
+
+    @property
+    def rows(self) -> str:
+        """How many rows of logits a request has; empty for one."""
+        return str(self.logits.shape[1]) if len(self.logits.shape) > 2 else ""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One run of ops, laid out for the template.
+
+    loads    lanes and numbers, read before anything is computed
+    best     the reduction it begins with, where it has one
+    tables   maps of ids, by name: read where a line asks for them
+    copies   wide rows that are stored as they are
+    model    what the launcher takes tables from
+    """
+
+    name: str
+    loads: tuple[Argument, ...]
+    lines: tuple[str, ...]
+    stores: tuple[tuple[Argument, str], ...]
+    copies: tuple[tuple[Argument, Argument], ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Argument, ...]
+    functions: tuple[str, ...]
+    extents: tuple[tuple[str, str], ...]
+    block: str
+    best: Best | None
+    table: str
+    like: str
+
+
+@dataclass(frozen=True)
+class DeviceStep:
+    """A variant as a function: its name, its lines, its kernels, and launches without forwards."""
+
+    variant: Variant
+    name: str
+    arguments: str
+    lines: tuple[str, ...]
+    kernels: tuple[Kernel, ...]
+    called: tuple[str, ...]
+    constants: tuple[str, ...]
+    types: tuple[str, ...]
+    launches: int
+
+
+def device_steps(graph: StepGraph) -> list[DeviceStep]:
+    """Every variant of a graph as it runs on a device."""
+    sizes = extents(graph)
+    return [_step(v, graph, sizes, first=v is graph.variants[0]) for v in graph.variants]
+
+
+def extents(graph: StepGraph) -> dict[str, int]:
+    """The letters of a row's lanes: K3 and W3 are those of a step of three guesses."""
+    known = {c.name: c.count for c in graph.constants if c.name in ("NUM_DRAFT_TOKENS", NARROW)}
+    width, few = known["NUM_DRAFT_TOKENS"], known.get(NARROW, 1)
+    sizes = {"K": width - 1, "W": width, "k": few - 1, "w": few}
+    for constant in graph.constants:
+        if constant.name.startswith(STEPS):
+            steps = constant.count
+            sizes |= {f"K{steps}": steps, f"W{steps}": steps + 1}
+    return sizes
+
+
+def _step(variant: Variant, graph: StepGraph, sizes: Mapping[str, int], *, first: bool) -> DeviceStep:
+    name = "step" if first else f"step_{variant.name}"
+    prefix = "" if first else f"{variant.name}_"
+    laid = fused(flat(graph, variant))
+    lines, made = [], []
+    for line in laid:
+        if isinstance(line, Fused):
+            kernel = _kernel(line, f"{prefix}{line.name}", sizes)
+            made.append(kernel)
+            lines.append(_call(line, kernel))
+        else:
+            lines.append(_spelled(line))
+    ints = dict.fromkeys(
+        v.name for p in variant.phases for v in graph.phase(p).inputs if v.dtype == "int"
+    )
+    drafts = any(graph.phase(p).model == "draft" for p in variant.phases)
+    drafter = "drafter: Draft" if drafts else "_drafter: object"
+    arguments = f"target: Target, {drafter}, state: Device" + "".join(f", {n}: int" for n in ints)
+    ops = [line.op for line in laid if isinstance(line, Launch)]
+    called = {OPS[op.kind].kernel for op in ops} - {""}
+    named = {o.name for op in ops for o in operands(op) if isinstance(o, Constant)}
+    return DeviceStep(
+        variant,
+        name,
+        arguments,
+        tuple(lines),
+        tuple(made),
+        tuple(sorted(called)),
+        tuple(sorted(named)),
+        ("Draft", "Target") if drafts else ("Target",),
+        launches(laid),
+    )
+
+
+def _spelled(line: Line) -> str:
+    """A forward, or an op that is a launch of its own."""
+    if isinstance(line, Store):
+        value = operand(line.value)
+        how = "add_" if line.mode == "add" else ("fill_" if isinstance(line.value, int) else "copy_")
+        return f"state.{line.buffer.name}.{how}({value})"
+    assert isinstance(line, Launch)
+    outs = ", ".join(v.name for v in line.op.outputs)
+    shapes = ", ".join(shape_of(v) for v in line.op.outputs if v.shape)
+    text = expression(line.op, MODELS.get(line.model, ""))
+    return comment(f"{outs} = {text}" if outs else text, shapes)
+
+
+def _call(node: Fused, kernel: Kernel) -> str:
+    outs = ", ".join(v.name for v in node.outputs)
+    model = ["drafter"] if kernel.table else []
+    call = f"{kernel.name}({', '.join(['state', *model, *(v.name for v in node.inputs)])})"
+    shapes = ", ".join(shape_of(v) for v in node.outputs)
+    return comment(f"{outs} = {call}" if outs else call, shapes)
+
+
+def _kernel(node: Fused, name: str, sizes: Mapping[str, int]) -> Kernel:
+    ops = [n for n in node.body if isinstance(n, Op)]
+    reduced = [n for n in ops if n.kind in BEST]
+    best = _best(reduced[0]) if reduced else None
+    taken = {v.name for v in node.inputs}
+    copied = {n.value.name for n in node.body if isinstance(n, Store) and _wide(n.buffer.shape)
+              and isinstance(n.value, Value)}
+    loaded: dict[str, Argument] = {}
+    for value in node.inputs:
+        if value.name not in copied and (best is None or value.name != best.logits.name):
+            loaded[value.name] = Argument(value.name, value.name, value.shape, value.dtype)
+    for each in (o for n in node.body for o in operands(n)):
+        if isinstance(each, Buffer):
+            if each.name in taken:
+                raise CompileError(f"`{name}` reads a value and a state named `{each.name}`")
+            if not _wide(each.shape):
+                loaded[each.name] = _state(each, taken)
+    outputs = tuple(Argument(v.name, v.name, v.shape, v.dtype) for v in node.outputs)
+    written = [n for n in node.body if isinstance(n, Store)]
+    stores = [(_state(n.buffer, taken), _stored(n)) for n in written if not _wide(n.buffer.shape)]
+    stores += [(Argument(f"{o.name}_out", o.name, o.shape, o.dtype), o.name) for o in outputs]
+    copies = tuple(
+        (_state(n.buffer, taken), Argument(n.value.name, n.value.name, n.value.shape))
+        for n in written
+        if _wide(n.buffer.shape) and isinstance(n.value, Value)
+    )
+    lanes = {a.lanes for a in (*loaded.values(), *(s[0] for s in stores))}
+    lanes |= {best.rows} if best is not None else set()
+    lines = tuple(line for n in ops if n.kind not in BEST for line in _lines(n))
+    firsts = [*loaded.values(), *([best.logits] if best else []), *(c[1] for c in copies)]
+    functions = {f for n in ops for f in _functions(n)} | ({"copy_row"} if copies else set())
+    widest = max([sizes[e] for e in lanes if e in sizes] + [sizes["W"]])
+    return Kernel(
+        name=name,
+        loads=tuple(loaded.values()),
+        lines=lines,
+        stores=tuple(stores),
+        copies=copies,
+        inputs=node.inputs,
+        outputs=outputs,
+        functions=tuple(sorted(functions)),
+        extents=tuple((e, str(size)) for e, size in sizes.items() if e in lanes),
+        block=str(1 << max(widest - 1, 1).bit_length()),
+        best=best,
+        table=next((OPS[n.kind].table for n in ops if n.kind in TABLE), ""),
+        like=firsts[0].expression,
+    )
+
+
+def _best(node: Op) -> Best:
+    logits = node.inputs[0]
+    assert isinstance(logits, Value)
+    return Best(node.outputs[0].name, Argument(logits.name, logits.name, logits.shape, "float"))
+
+
+def _wide(shape: tuple[str | int, ...]) -> bool:
+    """Whether a row of state is longer than a program's lanes: it is copied, and never computed."""
+    return len(shape) > 1 and str(shape[1])[0] in LETTER_OF and shape[1] != "T"
+
+
+def _state(buffer: Buffer, taken: set[str]) -> Argument:
+    """State as an argument; a value of the same name that the kernel is given keeps the name."""
+    name = f"state_{buffer.name}" if buffer.name in taken else buffer.name
+    return Argument(name, f"state.{buffer.name}", buffer.shape, buffer.dtype)
+
+
+def _functions(node: Op) -> Iterator[str]:
+    """The Triton functions that a line calls."""
+    call = OPS[node.kind].row
+    if "(" in call and not call.startswith(("(", "{")):
+        yield call.partition("(")[0]
+
+
+def _lines(node: Op) -> Iterator[str]:
+    """The lines of an op: {n0} is the extent of its first operand; a list is laid out in lanes."""
+    outs = ", ".join(v.name for v in node.outputs)
+    first = node.inputs[0]
+    if isinstance(first, Listed):
+        yield f"{outs} = tl.full((BLOCK,), -1, tl.int64)"
+        for i, value in enumerate(first.values):
+            yield f"{outs} = tl.where(lane == {i}, {_name(value)}, {outs})"
+        return
+    extent = first.shape[-1] if isinstance(first, Value | Buffer) and first.shape else ""
+    yield f"{outs} = {OPS[node.kind].row.format(*map(_name, node.inputs), n0=extent)}"
+
+
+def _stored(node: Store) -> str:
+    value = _name(node.value)
+    return f"{node.buffer.name} + {value}" if node.mode == "add" else value
+
+
+def _name(value: Operand) -> str:
+    if isinstance(value, Constant):
+        return str(value.value)
+    return value.name if isinstance(value, Value | Buffer) else str(value)
+
+
+def unique(names: Iterable[Iterable[str]]) -> list[str]:
+    """All names, each once, in order."""
+    return sorted({name for each in names for name in each})

@@ -1,0 +1,234 @@
+"""A variant as it runs on a device: its phases in one line of nodes, loops unrolled, runs fused.
+
+Nothing here looks at what an op computes. Between two forwards every op that has a form for one
+program a request joins its neighbours in one kernel; whatever has none is a launch of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from specflow.errors import CompileError
+from specflow.graph.ir import (
+    Buffer,
+    Fused,
+    Listed,
+    Node,
+    Op,
+    Operand,
+    Phase,
+    Repeat,
+    StepGraph,
+    Store,
+    Value,
+    Variant,
+    reads,
+    writes,
+)
+from specflow.graph.ops import BEST, OPS
+
+Names = dict[str, "Operand"]
+LANES = frozenset("BWKwk")  # letters of what a program holds in registers
+WIDE = frozenset("HV")  # and of what it only copies
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One forward, or one op that no kernel has taken in, with the model it asks."""
+
+    op: Op
+    model: str
+
+
+Line = Launch | Fused | Store
+
+
+def flat(graph: StepGraph, variant: Variant) -> tuple[Line, ...]:
+    """The nodes of a variant in order, every value assigned once, no loops, no phases."""
+    flattened = _Flattening()
+    given: dict[str, Operand] = {}
+    for phase in map(graph.phase, variant.phases):
+        made = flattened.phase(phase, given)
+        given |= made
+    return tuple(flattened.lines)
+
+
+class _Flattening:
+    """Names taken so far, and the lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+        self.taken: set[str] = set()
+
+    def phase(self, phase: Phase, given: Mapping[str, Operand]) -> dict[str, Operand]:
+        """Write a phase; what it gives, by the names that later phases take."""
+        names: Names = {}
+        for value in phase.inputs:
+            names[value.name] = value if value.dtype == "int" else given[value.name]
+        for node in phase.nodes:
+            self._node(node, names, phase.model)
+        return {v.name: names[v.name] for v in phase.outputs}
+
+    def _node(self, node: Node, names: Names, model: str) -> None:
+        if isinstance(node, Repeat):
+            self._repeat(node, names, model)
+        elif isinstance(node, Fused):
+            for inner in node.body:
+                self._node(inner, names, model)
+        elif isinstance(node, Store):
+            self.lines.append(replace(node, value=_named(node.value, names)))
+        else:
+            self._op(node, names, model)
+
+    def _op(self, node: Op, names: Names, model: str) -> None:
+        inputs = tuple(_named(o, names) for o in node.inputs)
+        alias = _alias(node.kind, inputs)
+        if alias is not None:
+            names[node.outputs[0].name] = alias
+            return
+        outputs = tuple(self._fresh(v) for v in node.outputs)
+        names |= {old.name: new for old, new in zip(node.outputs, outputs, strict=True)}
+        self.lines.append(Launch(replace(node, inputs=inputs, outputs=outputs), model))
+
+    def _repeat(self, node: Repeat, names: Names, model: str) -> None:
+        """Each turn in turn; a list is a list of what every turn handed on."""
+        lists = {
+            c.collected: [] if c.fresh else [_named(c.start, names)]
+            for c in node.carries
+            if c.collected
+        }
+        for carry in node.carries:
+            if not carry.fresh:  # of such a start only the kind counts
+                names[carry.name] = _named(carry.start, names)
+        for turn in range(node.first, node.times.count):
+            names[node.index] = turn
+            for inner in node.body:
+                self._node(inner, names, model)
+            after = {c.name: names[c.next.name] for c in node.carries}
+            for carry in node.carries:
+                if carry.collected:
+                    lists[carry.collected].append(after[carry.name])
+            names |= after
+        for name, values in lists.items():
+            names[name] = Listed(tuple(values))
+
+    def _fresh(self, value: Value) -> Value:
+        """A value under a name that nothing else has."""
+        name, count = value.name, 1
+        while name in self.taken:
+            count += 1
+            name = f"{value.name}_{count}"
+        self.taken.add(name)
+        return replace(value, name=name)
+
+
+def _named(operand: Operand, names: Names) -> Operand:
+    if isinstance(operand, Value):
+        found = names.get(operand.name)
+        if found is None:
+            raise CompileError(f"`{operand.name}` is read before it is assigned")
+        return found
+    return operand
+
+
+def _alias(kind: str, inputs: tuple[Operand, ...]) -> Operand | None:
+    """What an op is another name of: nothing is launched for that."""
+    if kind == "read":
+        return inputs[0]
+    if kind == "standing" and inputs[1] == 1:  # seq_lens + 1 - 1
+        return inputs[0]
+    return None
+
+
+def fused(lines: Iterable[Line]) -> tuple[Line, ...]:
+    """The lines, every run of ops that one program a request can do gathered into one kernel."""
+    out: list[Line] = []
+    lines = tuple(lines)
+    run: list[Op | Store] = []
+    made = 0
+    for at, line in enumerate((*lines, None)):
+        if line is not None and in_a_row(line) and not _clashes(run, line):
+            run.append(line.op if isinstance(line, Launch) else _store(line))
+            continue
+        if run:
+            made += 1
+            out.append(_kernel(f"rows_{made}", tuple(run), lines[at:]))
+            run = []
+        if line is not None and in_a_row(line):
+            run.append(line.op if isinstance(line, Launch) else _store(line))
+        elif line is not None:
+            out.append(line)
+    return tuple(out)
+
+
+def _store(line: Line) -> Store:
+    assert isinstance(line, Store)
+    return line
+
+
+def in_a_row(line: Line) -> bool:
+    """Whether one program a request can do it: its lanes in registers, wide rows only copied."""
+    if isinstance(line, Store):
+        letters = {str(d)[0] for d in line.buffer.shape if not isinstance(d, int)}
+        if letters <= LANES:
+            return True
+        return line.mode == "copy" and len(line.buffer.shape) == 2 and letters <= LANES | WIDE
+    return isinstance(line, Launch) and bool(OPS[line.op.kind].row) and _fits(line.op)
+
+
+def _fits(op: Op) -> bool:
+    """Whether its results are lanes."""
+    return all({str(d)[0] for d in v.shape} <= LANES for v in op.outputs)
+
+
+def _clashes(run: list[Op | Store], line: Line) -> bool:
+    """A kernel loads state before it stores any: what reads stored state begins the next one."""
+    stored = {n.buffer for n in run if isinstance(n, Store)}
+    node = line.op if isinstance(line, Launch) else line
+    if _reduces(node) and any(map(_reduces, run)):
+        return True  # the programs of a row come together once
+    return any(isinstance(o, Buffer) and o in stored for o in reads(node))
+
+
+def _reduces(node: Node) -> bool:
+    return isinstance(node, Op) and node.kind in BEST
+
+
+def _kernel(name: str, body: tuple[Op | Store, ...], after: Iterable[Line]) -> Fused:
+    """A run with what it takes from outside and what is taken from it."""
+    made = {v.name: v for n in body for v in writes(n) if isinstance(v, Value)}
+    taken = {
+        o.name: o
+        for n in body
+        for o in operands(n)
+        if isinstance(o, Value) and o.name not in made
+    }
+    wanted = {o.name for line in after for o in _asked(line) if isinstance(o, Value)}
+    outputs = tuple(v for v in made.values() if v.name in wanted)
+    return Fused(name, body, tuple(taken.values()), outputs)
+
+
+def _asked(line: Line) -> Iterator[Operand]:
+    yield from operands(line.op if isinstance(line, Launch) else line)
+
+
+def operands(node: Node) -> Iterator[Operand]:
+    """What a node reads, the members of lists among it."""
+    for operand in reads(node):
+        if isinstance(operand, Listed):
+            yield from operand.values
+        else:
+            yield operand
+
+
+def launches(lines: Iterable[Line]) -> int:
+    """Kernels outside the forwards: one a fused run, one any other op that is no view."""
+    count = 0
+    for line in lines:
+        if isinstance(line, Launch):
+            spec = OPS[line.op.kind]
+            count += spec.domain != "model" and not spec.view
+        else:
+            count += 1
+    return count

@@ -1,0 +1,66 @@
+"""The likeliest token of a long row of logits by many programs: parts first, then the last to end.
+
+One launch for both: each program of a row leaves the best of its part and counts itself; whoever
+counts last reads what all have left, and goes on with the row. The count is then zero again.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def find_best(logits, best, words, at, part, V, TILE: tl.constexpr, PARTS: tl.constexpr):
+    """The best of one part of a row of V logits, and its id; of equals the smallest id.
+
+    logits  where the row begins
+    best    [.., PARTS] float32, words [.., PARTS] int64: what the parts leave, at row `at`
+    """
+    size = tl.cdiv(tl.cdiv(V, PARTS), TILE) * TILE
+    begin = part * size
+    lanes = tl.arange(0, TILE)
+    highest = tl.full((TILE,), float("-inf"), tl.float32)
+    where = tl.full((TILE,), 0, tl.int64) + V
+    for start in range(begin, begin + size, TILE):
+        ids = start + lanes
+        seen = tl.load(logits + ids, mask=ids < V, other=float("-inf")).to(tl.float32)
+        higher = (seen > highest) | ((seen == highest) & (ids < where))
+        higher = higher & (ids < V)
+        highest = tl.where(higher, seen, highest)
+        where = tl.where(higher, ids.to(tl.int64), where)
+    top = tl.max(highest, axis=0)
+    word = tl.min(tl.where(highest == top, where, V), axis=0)
+    tl.store(best + at * PARTS + part, top)
+    tl.store(words + at * PARTS + part, word)
+
+
+@triton.jit
+def arrived_last(count, PARTS: tl.constexpr):
+    """Whether all other parts of a row have left what they found; the count begins anew."""
+    tl.debug_barrier()  # what this program's threads have stored is stored
+    before = tl.atomic_add(count, 1, sem="acq_rel", scope="gpu")
+    if before == PARTS - 1:
+        tl.store(count, 0)
+    tl.debug_barrier()
+    return before == PARTS - 1
+
+
+@triton.jit
+def best_of_parts(best, words, at, V, PARTS: tl.constexpr):
+    """The id of the best of all parts of row `at`; of equals the smallest."""
+    parts = tl.arange(0, PARTS)
+    tops = tl.load(best + at * PARTS + parts, volatile=True)
+    found = tl.load(words + at * PARTS + parts, volatile=True)
+    return tl.min(tl.where(tops == tl.max(tops, axis=0), found, V), axis=0).to(tl.int64)
+
+
+@triton.jit
+def best_of_rows(
+    best, words, at, lane, V, N: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr
+):
+    """The same for N rows from `at` on, as lanes."""
+    out = tl.full((BLOCK,), -1, tl.int64)
+    for i in range(N):
+        out = tl.where(lane == i, best_of_parts(best, words, at + i, V, PARTS), out)
+    return out
