@@ -15,7 +15,7 @@ from specflow.config_sizes import Attention, Sizes, Unknown
 from specflow.facts import CAUSAL_LM
 from specflow.formats import TAPS, named
 from specflow.graph import Op, Repeat, StepGraph, Variant
-from specflow.graph.check import launches
+from specflow.graph.device import launched
 from specflow.graph.ir import Buffer, Shape, Value
 from specflow.graph.ops import OPS
 from specflow.lower import lower
@@ -210,7 +210,7 @@ def step_cost(recipe: ResolvedRecipe, *, context: int | None = None) -> StepCost
         width=variant.width,
         draft_forwards=sum(f.times for f in asked if f.model == "draft" and f.whole),
         verified_positions=positions_of(graph, asked),
-        launches=launches(graph, variant.phases),
+        launches=launched(graph, variant)[1],
         batch=batch,
         context=at,
         forwards=asked,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from specflow.graph import Builder, PhaseBuilder, StepGraph, Value, buffers, fuse, passes
+from specflow.graph import Builder, PhaseBuilder, StepGraph, Value, buffers, passes
 from specflow.graph.check import BUILT, LOWERED, check
 from specflow.recipe import ResolvedRecipe
 from specflow.stages import ACCEPTS, COMMITS, DRAFTS, VERIFIES
@@ -29,7 +29,6 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("drop what no phase takes", passes.drop_untaken),
     ("share equal values", passes.share),
     ("drop dead values", passes.drop_dead),
-    ("fuse row ops", fuse.rows),
     ("plan static buffers", buffers.plan),
 )
 

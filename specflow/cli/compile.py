@@ -11,7 +11,7 @@ from specflow.codegen import StaleReason, StepModule, emit
 from specflow.constraints import rules
 from specflow.errors import RuntimeFault
 from specflow.graph import Fused, Repeat, StepGraph
-from specflow.graph.check import launches
+from specflow.graph.device import flat, fused, launches
 from specflow.graph.ir import leaves
 from specflow.graph.show import show
 from specflow.lower import PASSES, lower
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     module = emit(graph, resolved)
     if args.show:
         print(
-            {"graph": show(graph), "code": module.source, "kernels": module.rows}[args.show], end=""
+            {"graph": show(graph), "code": module.source, "kernels": module.device}[args.show], end=""
         )
         return CLEAN
     fields = sum(1 for _ in resolved.ledger)
@@ -73,12 +73,12 @@ def _tell_graph(built: StepGraph, graph: StepGraph) -> None:
         f"{len(graph.buffers)} state buffers, {len(PASSES)} passes"
     )
     for v in graph.variants:
-        nodes = [n for name in v.phases for n in graph.phase(name).nodes]
-        fused = [n.name for n in nodes if isinstance(n, Fused)]
-        before, after = launches(built, v.phases), launches(graph, v.phases)
+        lines = flat(graph, v)
+        runs = fused(lines)
+        made = sum(isinstance(line, Fused) for line in runs)
         print(
-            f"fuse      {v.name}: {before} → {after} launches outside the forwards "
-            f"({', '.join(fused)})"
+            f"fuse      {v.name}: {launches(lines)} → {launches(runs)} launches outside the "
+            f"forwards, {made} of them kernels made here"
         )
 
 

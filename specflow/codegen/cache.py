@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
+import importlib
 import json
 import os
 import sys
@@ -40,23 +40,22 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class StepModule:
-    """A generated step: its text, its kernels' text, and the digests it was made from."""
+    """A generated step: its text, a device's, and the digests it was made from."""
 
     name: str
     source: str
-    rows: str
+    device: str
     made: tuple[tuple[str, str], ...]
 
     @property
     def fingerprint(self) -> str:
         """Sixteen hex digits of all it was made from, and of what was made."""
-        return _digest(repr((self.made, self.source, self.rows)))
+        return _digest(repr((self.made, self.source, self.device)))
 
     @property
     def files(self) -> dict[str, str]:
         """File names and texts of the module's folder."""
-        files = {"step.py": self.source}
-        return files | {"rows.py": self.rows} if self.rows else files
+        return {"step.py": self.source, "device.py": self.device}
 
     def folder(self, root: Path) -> Path:
         """Where it lies under a root: the recipe's own name."""
@@ -65,8 +64,8 @@ class StepModule:
     def stale(self, root: Path) -> StaleReason | None:
         """Why what lies under the root has to be written again, or None."""
         folder = self.folder(root)
-        texts = {name: _read(folder / name) for name in ("step.py", "rows.py", MANIFEST)}
-        if texts["step.py"] is None and texts["rows.py"] is None:
+        texts = {name: _read(folder / name) for name in ("step.py", "device.py", MANIFEST)}
+        if texts["step.py"] is None and texts["device.py"] is None:
             return StaleReason.MISSING
         made, digests = _manifest(texts[MANIFEST] or "")
         if not digests:
@@ -95,24 +94,25 @@ class StepModule:
         return folder / "step.py"
 
     def load(self, root: Path) -> ModuleType:
-        """Write it where it is stale, import it, and return the module.
+        """Write it where it is stale, import it, and return the module; `on_device` has the other.
 
         The folder is named by the fingerprint, so two runs at once never load each other's module.
         """
         root = root / self.fingerprint
         if self.stale(root) is not None:
             self.write(root)
-        file = self.folder(root) / "step.py"
         name = f"specflow_step_{self.fingerprint}"
-        spec = importlib.util.spec_from_file_location(
-            name, file, submodule_search_locations=[str(file.parent)]
-        )
-        if spec is None or spec.loader is None:
-            raise RuntimeFault(f"cannot import {file}")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-        return module
+        package = ModuleType(name, self.name)
+        package.__path__ = [str(self.folder(root))]
+        for old in [m for m in sys.modules if m == name or m.startswith(f"{name}.")]:
+            del sys.modules[old]  # the folder may be another one now
+        sys.modules[name] = package
+        return importlib.import_module(f"{name}.step")
+
+
+def on_device(module: ModuleType) -> ModuleType:
+    """The steps of a module as a device runs them."""
+    return importlib.import_module(f"{module.__package__}.device")
 
 
 def _replace(file: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Emission: the step graph becomes a Python module, each fused run a Triton kernel beside it."""
+"""Emission: the step graph becomes a Python module, and beside it the same as a device runs it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specflow.codegen.layout import INDENT, page, prose
 from specflow.codegen.spell import MODELS, operand, shape_of, spell
 from specflow.constraints.accept import acceptance
 from specflow.errors import CompileError
-from specflow.graph import Buffer, Fused, Op, Phase, StepGraph, Value, Variant
+from specflow.graph import Buffer, Op, Phase, StepGraph, Value, Variant
 from specflow.graph.buffers import LETTERS
 from specflow.graph.ir import leaves, reads
 from specflow.graph.ops import OPS
@@ -44,34 +44,30 @@ class _Function:
 
 
 def emit(graph: StepGraph, recipe: ResolvedRecipe) -> StepModule:
-    """The step module of a graph: its source, its kernels' source, and what both were made from."""
+    """The step module of a graph: its source, a device's source, and what both were made from."""
     made = {
         "recipe": recipe.fingerprint,
         "stages": stages_digest(recipe),
         "templates": templates_digest(),
         "specflow": specflow.__version__,
     }
-    fused = [n for p in graph.phases for n in p.nodes if isinstance(n, Fused)]
-    on_device = recipe.run.device != "cpu"
     step = _render(
         "step.py.j2",
         name=recipe.name,
         head=_head(graph, recipe, made),
         constants=graph.constants,
         buffers=graph.buffers,
-        functions=_functions(graph, spelled=not on_device),
+        functions=[_phase_function(p) for p in graph.phases],
         steps=[_step(v, graph) for v in graph.variants],
         variants=graph.variants,
         hosts=_hosts(graph),
         types=_types(graph),
         dtypes=DTYPES | {"model": f"torch.{recipe.run.dtype}"},
         shape=shape_of,
-        kernels=sorted({OPS[n.kind].kernel for n in _called(graph, rows=not on_device)} - {""}),
+        kernels=sorted({OPS[n.kind].kernel for n in _called(graph)} - {""}),
         dims=_dims,
-        fused=[f.name for f in fused] if on_device else [],
     )
-    rows = device(graph, recipe)
-    return StepModule(recipe.name, step, rows, tuple(sorted(made.items())))
+    return StepModule(recipe.name, step, device(graph, recipe), tuple(sorted(made.items())))
 
 
 def device(graph: StepGraph, recipe: ResolvedRecipe) -> str:
@@ -94,33 +90,9 @@ def device(graph: StepGraph, recipe: ResolvedRecipe) -> str:
     )
 
 
-def _called(graph: StepGraph, *, rows: bool) -> list[Op]:
-    """Ops that the step module itself calls: those inside a fused run only with `rows`."""
-    nodes = [n for p in graph.phases for n in p.nodes if rows or not isinstance(n, Fused)]
-    return [n for n in leaves(tuple(nodes)) if isinstance(n, Op)]
-
-
-def _functions(graph: StepGraph, *, spelled: bool) -> list[_Function]:
-    """Each phase as a function; each fused run spelled out before the phase that calls it."""
-    out: list[_Function] = []
-    for phase in graph.phases:
-        out += [_rows_function(n) for n in phase.nodes if isinstance(n, Fused) and spelled]
-        out.append(_phase_function(phase))
-    return out
-
-
-def _rows_function(node: Fused) -> _Function:
-    doc = "One request a row: in torch here, as one Triton kernel in rows.py."
-    lines = spell(node.body, "", node.outputs, fused=True)
-    if node.outputs:
-        lines.append("return " + ", ".join(v.name for v in node.outputs))
-    return _Function(
-        node.name,
-        doc,
-        _arguments(("state: State", *_typed(node.inputs))),
-        _returns(node.outputs),
-        tuple(lines),
-    )
+def _called(graph: StepGraph) -> list[Op]:
+    """Ops that the step module calls."""
+    return [n for p in graph.phases for n in leaves(p.nodes) if isinstance(n, Op)]
 
 
 def _phase_function(phase: Phase) -> _Function:

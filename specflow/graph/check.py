@@ -17,7 +17,7 @@ from specflow.graph.ir import (
     reads,
     writes,
 )
-from specflow.graph.ops import OPS, is_row
+from specflow.graph.ops import OPS
 
 BUILT = "built"
 LOWERED = "lowered"
@@ -28,8 +28,6 @@ def check(graph: StepGraph, level: str) -> None:
     declared: set[Buffer | Constant] = {*graph.buffers, *graph.constants}
     for phase in graph.phases:
         _phase(phase, declared)
-        if level == LOWERED:
-            _lowered(phase)
     names = [p.name for p in graph.phases]
     if len(set(names)) != len(names):
         raise CompileError(f"two phases have one name: {names}")
@@ -134,30 +132,3 @@ def _carried(phase: Phase, names: list[str]) -> bool:
         for v in i.outputs
     }
     return set(names) <= carried
-
-
-def _lowered(phase: Phase) -> None:
-    """After the passes no two row ops that could be one kernel stand side by side."""
-    for first, second in zip(phase.nodes, phase.nodes[1:], strict=False):
-        if is_row(first) and is_row(second) and not set(writes(first)) & set(reads(second)):
-            raise CompileError(f"row ops of `{phase.name}` were not fused: {first}, {second}")
-
-
-def launches(graph: StepGraph, phases: tuple[str, ...]) -> int:
-    """Kernels a variant launches outside the forwards: one a fused run, one any other device op."""
-    count = 0
-    for phase in map(graph.phase, phases):
-        for node in phase.nodes:
-            if isinstance(node, Repeat):
-                turns = node.times.count - node.first
-                count += turns * sum(_launch(n) for n in node.body)
-            else:
-                count += 1 if isinstance(node, Fused) else _launch(node)
-    return count
-
-
-def _launch(node: Node) -> int:
-    """0 for a forward and for a view, 1 for whatever runs on its own."""
-    if isinstance(node, Op):
-        return int(OPS[node.kind].domain != "model" and not OPS[node.kind].view)
-    return 1

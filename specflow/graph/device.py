@@ -222,6 +222,12 @@ def operands(node: Node) -> Iterator[Operand]:
             yield operand
 
 
+def launched(graph: StepGraph, variant: Variant) -> tuple[int, int]:
+    """Launches of a variant outside the forwards, op by op, and as kernels."""
+    lines = flat(graph, variant)
+    return launches(lines), launches(fused(lines))
+
+
 def launches(lines: Iterable[Line]) -> int:
     """Kernels outside the forwards: one a fused run, one any other op that is no view."""
     count = 0

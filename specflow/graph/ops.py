@@ -17,10 +17,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specflow.graph.ir import Node, Op, Store
-
-A_ROW = frozenset({"B", "W", "K"})  # what a kernel of one program a request holds in its lanes
-
 
 @dataclass(frozen=True)
 class OpSpec:
@@ -176,9 +172,3 @@ OPS: dict[str, OpSpec] = {
 BEST = frozenset({"best_token"})
 TABLE = frozenset(kind for kind, spec in OPS.items() if spec.table)
 
-
-def is_row(node: Node) -> bool:
-    """Whether a node is one program a request: a row op, or a store of such a program's lanes."""
-    if isinstance(node, Store):
-        return A_ROW.issuperset(str(d)[0] for d in node.buffer.shape)
-    return isinstance(node, Op) and OPS[node.kind].domain == "rows"

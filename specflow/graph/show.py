@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specflow.graph.check import launches
+from specflow.graph.device import launched
 from specflow.graph.ir import (
     Constant,
     Node,
@@ -28,7 +28,8 @@ def show(graph: StepGraph) -> str:
         lines += ["", *_phase(phase)]
     lines += ["", "variants"]
     for v in graph.variants:
-        outside = f"{launches(graph, v.phases)} launches outside forwards"
+        apart, fused = launched(graph, v)
+        outside = f"{apart} launches outside forwards, {fused} on a device"
         lines += [f"  {v.name}: {' -> '.join(v.phases)}  # {v.doc}; {outside}"]
     return "\n".join(lines) + "\n"
 

@@ -163,6 +163,11 @@ class BlockWindow:
                 flat[heads] = pool.flat_rows(slots, heads, first)
             pool.write(layer, keys, values, flat[heads])
 
+    @property
+    def to_target(self) -> Tensor | None:
+        """The target's id [V] of each of the draft's; None where they are the same."""
+        return self.model.to_target
+
     def target_ids(self, tokens: Tensor) -> Tensor:
         """Draft ids as ids of the target's vocabulary."""
         return as_target_ids(tokens, self.model.to_target)

@@ -271,6 +271,11 @@ class DraftWindow:
         carried = self._run(tokens[None], self.model.net.enter(hidden), at, step, layer)[:, -1]
         return self._score(carried, layer), carried
 
+    @property
+    def to_target(self) -> Tensor | None:
+        """The target's id [V] of each of the draft's; None where they are the same."""
+        return self.model.to_target
+
     def target_ids(self, tokens: Tensor) -> Tensor:
         """Draft ids as ids of the target's vocabulary."""
         return as_target_ids(tokens, self.model.to_target)

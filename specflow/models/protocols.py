@@ -53,7 +53,14 @@ class Target(Protocol):
 
 
 class Draft(Protocol):
-    """A draft over its own KV, or over the target's: the calls that its stage writes."""
+    """A draft over its own KV, or over the target's: the calls that its stage writes.
+
+    to_target  [V], the target's id of each of the draft's; None where they are the same
+    """
+
+    @property
+    def to_target(self) -> Tensor | None:
+        """The target's id of each of the draft's."""
 
     def decode(self, tokens: Tensor, seq_lens: Tensor) -> Tensor:
         """Logits [B, V] after the last of the tokens [B, N] that begin at seq_lens [B]."""

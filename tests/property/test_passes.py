@@ -16,7 +16,8 @@ from torch import Tensor
 from specflow.capture import buffers
 from specflow.codegen import emit
 from specflow.errors import CompileError
-from specflow.graph import Builder, Value, fuse
+from specflow.graph import Builder, Value
+from specflow.graph.device import flat, fused
 from specflow.graph.check import BUILT, LOWERED, check
 from specflow.load import load, loads
 from specflow.lower import PASSES, build, lower
@@ -147,6 +148,10 @@ class Words:
     def target_ids(self, tokens: Tensor) -> Tensor:
         return (tokens + 1) % self.vocabulary
 
+    @property
+    def to_target(self) -> Tensor:
+        return self.target_ids(torch.arange(self.vocabulary))
+
     def target_law(self, law: Tensor) -> Tensor:
         return law.roll(1, -1)
 
@@ -276,10 +281,10 @@ def test_a_run_ends_where_it_would_read_what_it_wrote() -> None:
         p.store(kept, after)
         p.give(before)
     b.variant("only", "commit", width=1, doc="one phase")
-    graph = fuse.rows(b.done())
+    graph = b.done()
     check(graph, LOWERED)
-    nodes = graph.phase("commit").nodes
-    assert [type(n).__name__ for n in nodes] == ["Fused", "Fused"]
+    lines = fused(flat(graph, graph.variants[0]))
+    assert [type(line).__name__ for line in lines] == ["Fused", "Fused"]
     state = {"seq_lens": torch.tensor([4]), "kept": torch.tensor([0])}
     interpret(graph, "only", state, {})
     assert state["kept"].tolist() == [5]

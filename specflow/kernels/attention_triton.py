@@ -1,0 +1,341 @@
+"""Attention of a step's few new tokens to a long past, in one launch.
+
+A program has the queries of one key-value head (all heads that share it, so that its keys are
+loaded once for N * G rows) and one part of the positions. It leaves what its part reads beside the
+mass; whoever of a tile's parts ends last adds them up. So one request fills a GPU, by its parts.
+
+The signature and the meaning are those of `specflow.kernels.attention.attend_new`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from specflow.kernels.attention import Latent, Scoring, Sight
+from specflow.kernels.vocab_triton import arrived_last
+
+# Triton reads these annotations as strings; constexpr ones are compile-time numbers.
+LOG2E = tl.constexpr(1.4426950408889634)  # powers of two are what the device computes
+
+
+@triton.jit
+def load_tile(base, places, stride, inside, E: tl.constexpr, WIDE: tl.constexpr):
+    """Rows [n, WIDE] at places [n], 0 past the width E and where `inside` is false."""
+    lanes = tl.arange(0, WIDE)
+    kept = inside[:, None] & (lanes < E)[None, :]
+    return tl.load(base + places[:, None] * stride + lanes[None, :], mask=kept, other=0.0)
+
+
+@triton.jit
+def bounded(scores, softcap):
+    """Scores by their tanh."""
+    return softcap * (2.0 * tl.sigmoid(2.0 * scores / softcap) - 1.0)
+
+
+@triton.jit
+def merge_parts(
+    partial, tops, masses, sink, tile, rows, M: tl.constexpr, WIDE: tl.constexpr,
+    PARTS: tl.constexpr,
+):  # fmt: skip
+    """What all parts of a tile read [M, WIDE], the sinks' share of the mass left out."""
+    lanes = tl.arange(0, WIDE)
+    top, mass = sink, tl.where(sink == float("-inf"), 0.0, 1.0)
+    mixed = tl.zeros((M, WIDE), tl.float32)
+    for part in range(PARTS):
+        at = (tile * PARTS + part) * M + rows
+        its_top = tl.load(tops + at, volatile=True)
+        its_mass = tl.load(masses + at, volatile=True)
+        higher = tl.maximum(top, its_top)
+        base = tl.where(higher == float("-inf"), 0.0, higher)
+        ours, theirs = tl.exp2(top - base), tl.exp2(its_top - base)
+        # A part that saw nothing has left nothing: what lies there is of another step.
+        read = tl.load(
+            partial + at[:, None] * WIDE + lanes[None, :],
+            mask=(its_mass > 0)[:, None], other=0.0, volatile=True,
+        )  # fmt: skip
+        mixed = mixed * ours[:, None] + read * theirs[:, None]
+        mass = mass * ours + its_mass * theirs
+        top = higher
+    return mixed / tl.where(mass > 0, mass, 1.0)[:, None]
+
+
+@triton.jit
+def attend_kernel(
+    query, keys, values, query_turned, keys_turned, out,
+    lengths, positions, sees, first, last, pages, sinks,
+    partial, tops, masses, counts,
+    scale, softcap, window, extent, page, page_columns,
+    query_row, query_head, query_token, turned_row, turned_head, turned_token,
+    key_row, key_head, key_slot, value_row, value_head, value_slot,
+    shared_row, shared_slot,
+    N: tl.constexpr, R: tl.constexpr, G: tl.constexpr, HEADS: tl.constexpr,
+    E: tl.constexpr, V: tl.constexpr, T: tl.constexpr,
+    WIDE_E: tl.constexpr, WIDE_V: tl.constexpr, WIDE_T: tl.constexpr,
+    M: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr,
+    CHAIN: tl.constexpr, KEPT: tl.constexpr, TURNS: tl.constexpr, PAGED: tl.constexpr,
+    LATENT: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One part of the positions, for a tile of the queries of one key-value head of one row."""
+    part = tl.program_id(0)
+    tile = tl.program_id(1)
+    tiles: tl.constexpr = (N * G + M - 1) // M
+    of_tile = tile % tiles
+    head = tile // tiles % HEADS
+    row = (tile // tiles // HEADS).to(tl.int64)
+
+    lanes = tl.arange(0, M)
+    line = of_tile * M + lanes  # a query is a token of a head: line = token * G + group
+    asked = line < N * G
+    token = tl.minimum(line // G, N - 1)
+    heads = head * G + line % G
+    length = tl.load(lengths + row).to(tl.int32)
+    at = tl.load(positions + row * N + token).to(tl.int32)
+
+    wide_e, wide_v = tl.arange(0, WIDE_E), tl.arange(0, WIDE_V)
+    where = row * query_row + heads * query_head + token * query_token
+    mine = tl.load(
+        query + where[:, None] + wide_e[None, :],
+        mask=asked[:, None] & (wide_e < E)[None, :], other=0.0,
+    )  # fmt: skip
+    if LATENT:
+        wide_t = tl.arange(0, WIDE_T)
+        where = row * turned_row + heads * turned_head + token * turned_token
+        mine_turned = tl.load(
+            query_turned + where[:, None] + wide_t[None, :],
+            mask=asked[:, None] & (wide_t < T)[None, :], other=0.0,
+        )  # fmt: skip
+
+    # The slots that hold what some query of the tile may read, cut into equal parts of whole tiles.
+    low = 0
+    if TURNS:
+        high = extent
+        newest = tl.load(last + row).to(tl.int32)
+    else:
+        high = tl.minimum(extent, length + R)
+        if CHAIN:
+            high = tl.minimum(high, length + tl.max(tl.where(asked, token, 0), axis=0) + 1)
+        if WINDOW:  # of the new ones `sees` alone decides
+            low = tl.maximum(low, tl.minimum(tl.min(at, axis=0) - window + 1, length))
+        if KEPT:
+            low = tl.maximum(low, tl.load(first + row).to(tl.int32))
+        low = low // TILE * TILE
+    size = tl.cdiv(tl.cdiv(tl.maximum(high - low, 0), PARTS), TILE) * TILE
+    begin = low + part * size
+    end = tl.minimum(begin + size, high)
+
+    key_base = keys + head * key_head
+    value_base = values + head * value_head
+    if PAGED == 0:
+        key_base += row * key_row
+        value_base += row * value_row
+    top = tl.full((M,), float("-inf"), tl.float32)
+    mass = tl.zeros((M,), tl.float32)
+    mixed = tl.zeros((M, WIDE_V), tl.float32)
+    for start in range(begin, end, TILE):
+        slots = start + tl.arange(0, TILE)
+        inside = slots < end
+        if TURNS:
+            away = (newest - slots) % extent
+            held = newest - tl.where(away < 0, away + extent, away)
+        else:
+            held = slots
+        places = slots.to(tl.int64)
+        if PAGED:
+            block = tl.load(pages + row * page_columns + slots // page, mask=inside, other=0)
+            key_places = block.to(tl.int64) * key_row + (places % page) * key_slot
+            value_places = block.to(tl.int64) * value_row + (places % page) * value_slot
+        else:
+            key_places, value_places = places * key_slot, places * value_slot
+        their = load_tile(key_base, key_places, 1, inside, E, WIDE_E)
+        scores = tl.dot(mine, tl.trans(their), input_precision=PRECISION)
+        if LATENT:
+            turned = load_tile(
+                keys_turned + row * shared_row, places * shared_slot, 1, inside, T, WIDE_T
+            )
+            scores += tl.dot(mine_turned, tl.trans(turned), input_precision=PRECISION)
+        scores = scores * scale
+        if SOFTCAP:
+            scores = bounded(scores, softcap)
+
+        new = held - length
+        past = inside & (new < 0) & (held >= 0)
+        if KEPT:
+            past = past & (held >= tl.load(first + row).to(tl.int32))
+        seen = past[None, :] & asked[:, None]
+        if WINDOW:
+            seen = seen & (at[:, None] - held[None, :] < window)
+        fresh = inside & (new >= 0) & (new < R)
+        if CHAIN:
+            ahead = token[:, None] - new[None, :]
+            near = fresh[None, :] & (ahead >= 0)
+            if WINDOW:
+                near = near & (ahead < window)
+            seen = seen | near
+        elif R > 0:
+            marks = sees + (row * N + token[:, None]) * R + new[None, :]
+            seen = seen | (tl.load(marks, mask=fresh[None, :] & asked[:, None], other=0) != 0)
+
+        scores = tl.where(seen, scores * LOG2E, float("-inf"))
+        higher = tl.maximum(top, tl.max(scores, axis=1))
+        base = tl.where(higher == float("-inf"), 0.0, higher)
+        shares = tl.exp2(scores - base[:, None])
+        kept = tl.exp2(top - base)
+        mass = mass * kept + tl.sum(shares, axis=1)
+        if LATENT:
+            read = their
+        else:
+            read = load_tile(value_base, value_places, 1, inside, V, WIDE_V)
+        mixed = mixed * kept[:, None]
+        mixed = tl.dot(shares.to(read.dtype), read, mixed, input_precision=PRECISION)
+        top = higher
+
+    sink = tl.full((M,), float("-inf"), tl.float32)
+    if SINKS:
+        sink = tl.load(sinks + heads).to(tl.float32) * LOG2E
+    where = ((row * HEADS * G + heads) * N + token) * V
+    written = asked[:, None] & (wide_v < V)[None, :]
+    if PARTS == 1:
+        higher = tl.maximum(top, sink)
+        base = tl.where(higher == float("-inf"), 0.0, higher)
+        kept = tl.exp2(top - base)
+        mass = mass * kept + tl.exp2(sink - base)
+        mixed = mixed * kept[:, None] / tl.where(mass > 0, mass, 1.0)[:, None]
+        tl.store(
+            out + where[:, None] + wide_v[None, :], mixed.to(out.dtype.element_ty), mask=written
+        )
+    else:
+        mark = (tile.to(tl.int64) * PARTS + part) * M + lanes
+        tl.store(tops + mark, top)
+        tl.store(masses + mark, mass)
+        if begin < end:
+            tl.store(partial + mark[:, None] * WIDE_V + wide_v[None, :], mixed)
+        if arrived_last(counts + tile, PARTS):
+            whole = merge_parts(
+                partial, tops, masses, sink, tile.to(tl.int64), lanes, M, WIDE_V, PARTS
+            )
+            tl.store(
+                out + where[:, None] + wide_v[None, :], whole.to(out.dtype.element_ty), mask=written
+            )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a launch is cut: queries and positions a program takes, and parts of the positions."""
+
+    M: int
+    tile: int
+    parts: int
+    warps: int
+    stages: int
+
+
+FEWEST = 16  # rows of a matrix product
+PROGRAMS = 264  # two for each multiprocessor of an H100; a fixed number, so that plans do not vary
+MOST_PARTS = 32
+
+
+def plan(rows: int, lines: int, width: int, extent: int, itemsize: int) -> Plan:
+    """Tiles that fit the registers, and as many parts as fill a device.
+
+    rows   rows and key-value heads
+    lines  queries that share a key-value head
+    width  of the wider of key and value, both parts of a latent key together
+    """
+    most = 64 if width <= 128 and itemsize == 2 else 32 if width <= 256 and itemsize == 2 else 16
+    M = min(max(FEWEST, triton.next_power_of_2(lines)), most)
+    tile = 64 if width <= 128 and itemsize == 2 else 32
+    if width > 256 and itemsize == 4:
+        tile = 16
+    tiles = rows * triton.cdiv(lines, M)
+    parts = max(1, min(PROGRAMS // tiles, triton.cdiv(extent, 2 * tile), MOST_PARTS))
+    warps = 8 if width > 256 else 4
+    return Plan(M, tile, parts, warps, 2)
+
+
+class Scratch:
+    """What parts leave for whoever ends last: made once a shape, since a captured step keeps it.
+
+    One at a time: launches of a stream follow one another, and each leaves its counts at zero.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[torch.device, int, int, int], tuple[Tensor, ...]] = {}
+
+    def of(self, device: torch.device, tiles: int, cut: Plan, wide: int) -> tuple[Tensor, ...]:
+        """Partial sums, tops, masses and counts of a launch."""
+        lines = tiles * cut.parts * cut.M
+        key = (device, tiles, lines, wide)
+        if key not in self._held:
+            self._held[key] = (
+                torch.zeros(lines * wide if cut.parts > 1 else 1, device=device),
+                torch.zeros(lines, device=device),
+                torch.zeros(lines, device=device),
+                torch.zeros(tiles, device=device, dtype=torch.int32),
+            )
+        return self._held[key]
+
+
+SCRATCH = Scratch()
+
+
+def attend_new(  # noqa: PLR0917 - what an attention is made of
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    sight: Sight,
+    scoring: Scoring,
+    latent: Latent | None = None,
+    pages: Tensor | None = None,
+    cut: Plan | None = None,
+) -> Tensor:
+    """What each query reads [B, H, N, V]; `cut` overrides how the launch is cut."""
+    rows, heads, count, width = query.shape
+    shared, deep = keys.shape[1], values.shape[3]
+    extent = keys.shape[2] if pages is None else pages.shape[1] * keys.shape[2]
+    turned = 0 if latent is None else latent.query.shape[3]
+    groups = heads // shared
+    wide = [max(FEWEST, triton.next_power_of_2(each)) for each in (width, deep, turned)]
+    widest = max(wide[0] + (wide[2] if turned else 0), wide[1])
+    cut = cut or plan(rows * shared, count * groups, widest, extent, query.element_size())
+    tiles = rows * shared * triton.cdiv(count * groups, cut.M)
+    scratch = SCRATCH.of(query.device, tiles, cut, wide[1])
+    out = query.new_empty(rows, heads, count, deep)
+    query, keys, values = _dense(query), _dense(keys), _dense(values)
+    turned_query = query if latent is None else _dense(latent.query)
+    turned_keys = keys if latent is None else _dense(latent.keys)
+    sees = None if sight.sees is None else sight.sees.to(torch.uint8).contiguous()
+    new = count if sees is None else sees.shape[2]
+    attend_kernel[cut.parts, tiles](
+        query, keys, values, turned_query, turned_keys, out,
+        sight.lengths.contiguous(), sight.positions.contiguous(), _or(sees, query),
+        _or(sight.first, query), _or(sight.last, query), _or(pages, query),
+        _or(scoring.sinks, query), *scratch,
+        float(scoring.scale), float(scoring.softcap or 0.0), int(scoring.window or 0), extent,
+        keys.shape[2], 0 if pages is None else pages.stride(0),
+        *query.stride()[:3], *turned_query.stride()[:3], *keys.stride()[:3], *values.stride()[:3],
+        turned_keys.stride(0), turned_keys.stride(2),
+        N=count, R=new, G=groups, HEADS=shared, E=width, V=deep, T=turned,
+        WIDE_E=wide[0], WIDE_V=wide[1], WIDE_T=wide[2], M=cut.M, TILE=cut.tile, PARTS=cut.parts,
+        CHAIN=sees is None, KEPT=sight.first is not None, TURNS=sight.turns,
+        PAGED=pages is not None, LATENT=latent is not None, WINDOW=scoring.window is not None,
+        SOFTCAP=scoring.softcap is not None, SINKS=scoring.sinks is not None,
+        PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
+        num_warps=cut.warps, num_stages=cut.stages,
+    )  # fmt: skip
+    return out
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """The last dimension side by side in memory, as the kernel reads it."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def _or(tensor: Tensor | None, otherwise: Tensor) -> Tensor:
+    """A pointer for what is not read."""
+    return otherwise if tensor is None else tensor.contiguous()

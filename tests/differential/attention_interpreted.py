@@ -1,0 +1,164 @@
+"""Under TRITON_INTERPRET=1: the attention kernel against its reference, over named cases.
+
+A process of its own, because Triton reads that variable once, when it is imported.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from specflow.kernels import attention, attention_triton
+from specflow.kernels.attention import Latent, Scoring, Sight
+from specflow.kernels.attention_triton import Plan
+
+TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+# Of values around 1: a sum in another order in float32; one rounding of the shares and of the
+# result in a type of 8 or 11 bits.
+SLACK = {torch.float32: 2e-6, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is attended to; the defaults are a chain of five in a small Llama."""
+
+    rows: int = 1
+    count: int = 5
+    heads: int = 4
+    groups: int = 2
+    width: int = 64
+    deep: int = 64
+    extent: int = 96
+    dtype: str = "f32"
+    tree: bool = False
+    region: int = 0  # new positions, where more than queries
+    window: int | None = None
+    softcap: float | None = None
+    sinks: bool = False
+    page: int = 0
+    ring: bool = False
+    kept: bool = False  # a first position that is kept
+    turned: int = 0  # rotated part of latent keys
+    cut: Plan | None = None
+
+    @property
+    def name(self) -> str:
+        """What differs from the default."""
+        usual = Case()
+        changed = {k: v for k, v in vars(self).items() if v != getattr(usual, k)}
+        return ",".join(f"{k}={v}" for k, v in changed.items()) or "chain"
+
+
+FEW = Plan(M=16, tile=16, parts=1, warps=4, stages=1)
+CASES = [
+    *(Case(rows=r, count=n) for r, n in itertools.product((1, 9), (1, 5))),
+    Case(count=64, extent=200),
+    Case(count=64, extent=200, tree=True, window=40),
+    Case(rows=9, count=64, extent=150, tree=True),
+    *(Case(rows=3, heads=8, groups=g, tree=True) for g in (1, 4, 8)),
+    *(Case(rows=2, width=w, deep=w, tree=t) for w, t in ((80, True), (96, False), (128, True))),
+    Case(rows=2, width=256, deep=256, tree=True),
+    Case(rows=2, width=128, deep=64),
+    *(Case(rows=9, window=w, tree=t) for w, t in itertools.product((1, 3, 17, 500), (False, True))),
+    Case(rows=9, softcap=5.0, tree=True),
+    Case(rows=9, softcap=5.0, sinks=True, window=20),
+    Case(rows=9, sinks=True, tree=True),
+    Case(rows=9, region=12, tree=True),
+    Case(rows=9, region=0, count=3, tree=True, cut=replace(FEW, parts=3)),
+    *(Case(rows=9, page=p, tree=True, window=w) for p, w in ((1, None), (16, 21), (48, None))),
+    *(Case(rows=9, ring=True, extent=e, tree=True, window=w) for e, w in ((37, None), (64, 9))),
+    Case(rows=9, kept=True, tree=True),
+    Case(rows=9, kept=True, window=30),
+    Case(rows=2, heads=8, groups=8, width=512, deep=512, turned=64, tree=True),
+    Case(rows=9, heads=4, groups=4, width=64, deep=64, turned=16),
+    *(Case(rows=3, dtype=d, tree=True, heads=8, groups=4) for d in ("bf16", "f16")),
+    Case(rows=3, dtype="bf16", width=128, deep=128, window=30, sinks=True, softcap=8.0),
+    *(Case(rows=9, tree=True, cut=replace(FEW, parts=p)) for p in (1, 2, 5, 32)),
+    Case(rows=2, count=40, groups=4, extent=150, cut=replace(FEW, parts=4)),  # many query tiles
+]
+
+
+def lengths_of(case: Case, rows: int, new: int) -> Tensor:
+    """Ragged: none at all, one, a tile's whole multiple, the most there is room for."""
+    most = case.extent - new if not case.ring else 3 * case.extent
+    wanted = [most // 2 + 1, 0, 1, 16, 32, most, 33, most - 1, 15]
+    if rows == 1:
+        return torch.tensor([most - 3])
+    return torch.tensor([min(each, most) for each in wanted[:rows]])
+
+
+def family(rows: int, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Random trees: who sees whom [B, W, W], and depths [B, W]."""
+    sees = torch.eye(count, dtype=torch.bool).repeat(rows, 1, 1)
+    for row in range(rows):
+        for node in range(1, count):
+            parent = int(torch.randint(0, node, (), generator=generator))
+            sees[row, node] |= sees[row, parent]
+    return sees, sees.sum(-1) - 1
+
+
+def compare(case: Case, seed: int) -> float:
+    """How far the kernel is from the reference, as a share of what the type allows."""
+    generator = torch.Generator().manual_seed(seed)
+    dtype = TYPES[case.dtype]
+
+    def noise(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator).to(dtype)
+
+    rows, count, shared = case.rows, case.count, case.heads // case.groups
+    new = case.region or count
+    lengths = lengths_of(case, rows, new)
+    positions = lengths[:, None] + torch.arange(count)
+    sees = None
+    if case.tree:
+        sees, depths = family(rows, new, generator)
+        sees, depths = sees[:, new - count :], depths[:, new - count :]
+        positions = lengths[:, None] + depths
+    sight = Sight(lengths, positions, sees)
+    if case.kept:
+        sight = replace(sight, first=(lengths - 7).clamp(min=0))
+    if case.ring:
+        last = lengths + new - 1
+        sight = replace(sight, first=(lengths - case.extent // 2).clamp(min=0), last=last)
+    query = noise(rows, case.heads, count, case.width)
+    # The pool is longer than the extent, and of a slot that is not read nothing is known.
+    keys = noise(rows, shared, case.extent + 9, case.width)[:, :, : case.extent]
+    values = noise(rows, shared, case.extent + 9, case.deep)[:, :, : case.extent]
+    latent = None
+    if case.turned:
+        values = keys
+        latent = Latent(
+            noise(rows, case.heads, count, case.turned), noise(rows, 1, case.extent, case.turned)
+        )
+    pages = None
+    if case.page:
+        each = case.extent // case.page
+        pages = torch.randperm(rows * each, generator=generator).view(rows, each)
+        keys = noise(rows * each, shared, case.page, case.width)
+        values = noise(rows * each, shared, case.page, case.deep)
+    sinks = noise(case.heads) if case.sinks else None
+    scoring = Scoring((case.width + case.turned) ** -0.5, case.window, case.softcap, sinks)
+    expected = attention.attend_new(query, keys, values, sight, scoring, latent, pages)
+    found = attention_triton.attend_new(
+        query, keys, values, sight, scoring, latent, pages, case.cut
+    )
+    assert found.shape == expected.shape and found.dtype == expected.dtype, case.name
+    assert torch.isfinite(found).all(), case.name
+    return float((found.float() - expected.float()).abs().max()) / SLACK[dtype]
+
+
+def main() -> None:
+    """Every case twice: the second launch finds what the first has left behind."""
+    found = {}
+    for number, case in enumerate(CASES):
+        found[case.name] = max(compare(case, number), compare(case, 100 + number))
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""Under TRITON_INTERPRET=1: the step of a device against the step in torch, recipe by recipe.
+
+A process of its own, because Triton reads that variable once, when it is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+from specflow.capture import buffers
+from specflow.codegen import emit
+from specflow.codegen.cache import on_device
+from specflow.load import load
+from specflow.lower import lower
+from specflow.resolve import resolve
+from tests.property.test_passes import VOCABULARY, Words, drawn, same
+
+SEEDS = 8
+
+
+class Agreeing(Words):
+    """A model whose words repeat the guesses it is asked about, some of the time."""
+
+    def __init__(self, vocabulary: int, width: int, seed: int, share: float) -> None:
+        super().__init__(vocabulary, width)
+        self.seed, self.share = seed, share
+
+    def _bend(self, tokens: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        """What is asked about next is said, at a share of the positions."""
+        generator = torch.Generator().manual_seed(self.seed)
+        width = min(logits.shape[1], tokens.shape[1]) - 1
+        if width < 1:
+            return logits
+        says = torch.rand(logits.shape[0], width, generator=generator) < self.share
+        ahead = self._say(tokens[:, 1 : width + 1])
+        bent = torch.where(says[:, :, None], ahead, logits[:, :width])
+        return torch.cat([bent, logits[:, width:]], dim=1)
+
+    def verify(self, tokens: torch.Tensor, lens: torch.Tensor) -> torch.Tensor:
+        return self._bend(tokens, super().verify(tokens, lens))
+
+    def verify_tree(self, tokens, lens, depths, sees) -> torch.Tensor:
+        return self._bend(tokens, super().verify_tree(tokens, lens, depths, sees))
+
+
+def check(recipe: str, root: Path) -> dict[str, list[int]]:
+    """Compare every variant of a recipe; the accept lengths that occurred.
+
+    recipe  its file, and overrides after question marks
+    """
+    path, *overrides = recipe.split("?")
+    resolved = resolve(load(Path(path), overrides))
+    graph = lower(resolved)
+    step = emit(graph, resolved).load(root)
+    device = on_device(step)
+    device.PARTS, device.TILE = 4, 64  # fewer programs: the interpreter runs them one by one
+    numbers = {c.name: c.value for c in graph.constants}
+    vocabulary = min(int(numbers.get("VOCAB_SIZE", VOCABULARY)), 131)
+    width = min(int(numbers.get("HIDDEN_SIZE", 4)), 8)
+    step.VOCAB_SIZE, step.HIDDEN_SIZE = vocabulary, width  # small states: the laws are the same
+    lengths: dict[str, set[int]] = {v: set() for v in step.WIDTHS}
+    for variant in step.WIDTHS:
+        for seed in range(SEEDS):
+            rows, share = (1, 9)[seed % 2], (0.0, 0.5, 0.8, 1.0)[seed // 2 % 4]
+            given = {}
+            if hasattr(step, "HOST_PLAN"):
+                given["budget"] = rows + seed % (rows * (step.NUM_DRAFT_TOKENS - 1) + 1)
+            ours, theirs = step.State.new(rows, "cpu"), device.Device.new(rows, "cpu")
+            drawn(buffers(ours), seed)
+            for name, tensor in buffers(ours).items():
+                getattr(theirs, name).copy_(tensor)
+            models = [Agreeing(vocabulary, width, seed, share) for _ in range(2)]
+            step.VARIANTS[variant](models[0], models[0], ours, *given.values())
+            device.VARIANTS[variant](models[1], models[1], theirs, *given.values())
+            same(buffers(ours), buffers(theirs), *models)
+            assert not theirs.arrivals.any()
+            lengths[variant].update(ours.accept_len.tolist())
+    return {name: sorted(found) for name, found in lengths.items()}
+
+
+def main() -> None:
+    """Check the recipes named on the command line; print the lengths."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as root:
+        print(json.dumps({name: check(name, Path(root)) for name in sys.argv[1:]}))
+
+
+if __name__ == "__main__":
+    main()
