@@ -67,7 +67,7 @@ class Latent:
     keys: Tensor
 
 
-def attend_new(  # noqa: PLR0917 - what an attention is made of
+def attend_new(
     query: Tensor,
     keys: Tensor,
     values: Tensor,

@@ -24,11 +24,19 @@ LOG2E = tl.constexpr(1.4426950408889634)  # powers of two are what the device co
 
 
 @triton.jit
-def load_tile(base, places, stride, inside, E: tl.constexpr, WIDE: tl.constexpr):
+def load_tile(base, places, inside, E: tl.constexpr, WIDE: tl.constexpr):
     """Rows [n, WIDE] at places [n], 0 past the width E and where `inside` is false."""
     lanes = tl.arange(0, WIDE)
     kept = inside[:, None] & (lanes < E)[None, :]
-    return tl.load(base + places[:, None] * stride + lanes[None, :], mask=kept, other=0.0)
+    return tl.load(base + places[:, None] + lanes[None, :], mask=kept, other=0.0)
+
+
+@triton.jit
+def multiply(a, b, sums, PRECISION: tl.constexpr, WIDEN: tl.constexpr):
+    """A matrix product added to sums in float32; a narrow type's products are exact in it."""
+    if WIDEN:
+        a, b = a.to(tl.float32), b.to(tl.float32)
+    return tl.dot(a, b, sums, input_precision=PRECISION)
 
 
 @triton.jit
@@ -65,7 +73,53 @@ def merge_parts(
 
 
 @triton.jit
-def attend_kernel(
+def cut_out(
+    part, length, lowest, furthest, oldest, window, extent, R: tl.constexpr, TILE: tl.constexpr,
+    PARTS: tl.constexpr, CHAIN: tl.constexpr, TURNS: tl.constexpr, WINDOW: tl.constexpr,
+):  # fmt: skip
+    """The slots of one part, of those that hold what some query of a tile may read.
+
+    lowest, furthest  the first position of the tile's queries, and its last token
+    """
+    low, high = 0, extent
+    if TURNS == 0:
+        low, high = oldest, tl.minimum(extent, length + R)
+        if CHAIN:
+            high = tl.minimum(high, length + furthest + 1)
+        if WINDOW:  # of the new ones `sees` alone decides
+            low = tl.maximum(low, tl.minimum(lowest - window + 1, length))
+        low = low // TILE * TILE
+    size = tl.cdiv(tl.cdiv(tl.maximum(high - low, 0), PARTS), TILE) * TILE
+    begin = low + part * size
+    return begin, tl.minimum(begin + size, high)
+
+
+@triton.jit
+def seen_of(
+    held, inside, length, oldest, at, token, window, marks, R: tl.constexpr, CHAIN: tl.constexpr,
+    WINDOW: tl.constexpr,
+):  # fmt: skip
+    """Whether queries at positions `at` read slots that hold positions `held` [M, TILE]."""
+    new = held - length
+    past = inside & (new < 0) & (held >= oldest)
+    fresh = inside & (new >= 0) & (new < R)
+    ahead = token[:, None] - new[None, :]
+    seen, near = past[None, :], fresh[None, :]
+    if CHAIN:
+        near = near & (ahead >= 0)
+    if WINDOW:
+        seen = seen & (at[:, None] - held[None, :] < window)
+        if CHAIN:
+            near = near & (ahead < window)
+    if CHAIN:
+        seen = seen | near
+    elif R > 0:
+        seen = seen | (tl.load(marks + new[None, :], mask=near, other=0) != 0)
+    return seen
+
+
+@triton.jit
+def attend_kernel(  # noqa: C901, PLR0912, PLR0915 - what is not asked for is not compiled
     query, keys, values, query_turned, keys_turned, out,
     lengths, positions, sees, first, last, pages, sinks,
     partial, tops, masses, counts,
@@ -79,7 +133,7 @@ def attend_kernel(
     M: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr,
     CHAIN: tl.constexpr, KEPT: tl.constexpr, TURNS: tl.constexpr, PAGED: tl.constexpr,
     LATENT: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
     """One part of the positions, for a tile of the queries of one key-value head of one row."""
     part = tl.program_id(0)
@@ -111,23 +165,12 @@ def attend_kernel(
             mask=asked[:, None] & (wide_t < T)[None, :], other=0.0,
         )  # fmt: skip
 
-    # The slots that hold what some query of the tile may read, cut into equal parts of whole tiles.
-    low = 0
-    if TURNS:
-        high = extent
-        newest = tl.load(last + row).to(tl.int32)
-    else:
-        high = tl.minimum(extent, length + R)
-        if CHAIN:
-            high = tl.minimum(high, length + tl.max(tl.where(asked, token, 0), axis=0) + 1)
-        if WINDOW:  # of the new ones `sees` alone decides
-            low = tl.maximum(low, tl.minimum(tl.min(at, axis=0) - window + 1, length))
-        if KEPT:
-            low = tl.maximum(low, tl.load(first + row).to(tl.int32))
-        low = low // TILE * TILE
-    size = tl.cdiv(tl.cdiv(tl.maximum(high - low, 0), PARTS), TILE) * TILE
-    begin = low + part * size
-    end = tl.minimum(begin + size, high)
+    newest = tl.load(last + row).to(tl.int32) if TURNS else 0
+    oldest = tl.load(first + row).to(tl.int32) if KEPT else 0
+    begin, end = cut_out(
+        part, length, tl.min(at, axis=0), tl.max(tl.where(asked, token, 0), axis=0), oldest,
+        window, extent, R, TILE, PARTS, CHAIN, TURNS, WINDOW,
+    )  # fmt: skip
 
     key_base = keys + head * key_head
     value_base = values + head * value_head
@@ -140,11 +183,10 @@ def attend_kernel(
     for start in range(begin, end, TILE):
         slots = start + tl.arange(0, TILE)
         inside = slots < end
+        held = slots
         if TURNS:
             away = (newest - slots) % extent
             held = newest - tl.where(away < 0, away + extent, away)
-        else:
-            held = slots
         places = slots.to(tl.int64)
         if PAGED:
             block = tl.load(pages + row * page_columns + slots // page, mask=inside, other=0)
@@ -152,47 +194,32 @@ def attend_kernel(
             value_places = block.to(tl.int64) * value_row + (places % page) * value_slot
         else:
             key_places, value_places = places * key_slot, places * value_slot
-        their = load_tile(key_base, key_places, 1, inside, E, WIDE_E)
-        scores = tl.dot(mine, tl.trans(their), input_precision=PRECISION)
+        their = load_tile(key_base, key_places, inside, E, WIDE_E)
+        scores = tl.zeros((M, TILE), tl.float32)
+        scores = multiply(mine, tl.trans(their), scores, PRECISION, WIDEN)
         if LATENT:
             turned = load_tile(
-                keys_turned + row * shared_row, places * shared_slot, 1, inside, T, WIDE_T
+                keys_turned + row * shared_row, places * shared_slot, inside, T, WIDE_T
             )
-            scores += tl.dot(mine_turned, tl.trans(turned), input_precision=PRECISION)
+            scores = multiply(mine_turned, tl.trans(turned), scores, PRECISION, WIDEN)
         scores = scores * scale
         if SOFTCAP:
             scores = bounded(scores, softcap)
 
-        new = held - length
-        past = inside & (new < 0) & (held >= 0)
-        if KEPT:
-            past = past & (held >= tl.load(first + row).to(tl.int32))
-        seen = past[None, :] & asked[:, None]
-        if WINDOW:
-            seen = seen & (at[:, None] - held[None, :] < window)
-        fresh = inside & (new >= 0) & (new < R)
-        if CHAIN:
-            ahead = token[:, None] - new[None, :]
-            near = fresh[None, :] & (ahead >= 0)
-            if WINDOW:
-                near = near & (ahead < window)
-            seen = seen | near
-        elif R > 0:
-            marks = sees + (row * N + token[:, None]) * R + new[None, :]
-            seen = seen | (tl.load(marks, mask=fresh[None, :] & asked[:, None], other=0) != 0)
-
+        marks = sees + (row * N + token[:, None]) * R
+        seen = asked[:, None] & seen_of(
+            held, inside, length, oldest, at, token, window, marks, R, CHAIN, WINDOW
+        )
         scores = tl.where(seen, scores * LOG2E, float("-inf"))
         higher = tl.maximum(top, tl.max(scores, axis=1))
         base = tl.where(higher == float("-inf"), 0.0, higher)
         shares = tl.exp2(scores - base[:, None])
         kept = tl.exp2(top - base)
         mass = mass * kept + tl.sum(shares, axis=1)
-        if LATENT:
-            read = their
-        else:
-            read = load_tile(value_base, value_places, 1, inside, V, WIDE_V)
-        mixed = mixed * kept[:, None]
-        mixed = tl.dot(shares.to(read.dtype), read, mixed, input_precision=PRECISION)
+        read = their
+        if LATENT == 0:
+            read = load_tile(value_base, value_places, inside, V, WIDE_V)
+        mixed = multiply(shares.to(read.dtype), read, mixed * kept[:, None], PRECISION, WIDEN)
         top = higher
 
     sink = tl.full((M,), float("-inf"), tl.float32)
@@ -248,14 +275,14 @@ def plan(rows: int, lines: int, width: int, extent: int, itemsize: int) -> Plan:
     width  of the wider of key and value, both parts of a latent key together
     """
     most = 64 if width <= 128 and itemsize == 2 else 32 if width <= 256 and itemsize == 2 else 16
-    M = min(max(FEWEST, triton.next_power_of_2(lines)), most)
+    lines_each = min(max(FEWEST, triton.next_power_of_2(lines)), most)
     tile = 64 if width <= 128 and itemsize == 2 else 32
     if width > 256 and itemsize == 4:
         tile = 16
-    tiles = rows * triton.cdiv(lines, M)
+    tiles = rows * triton.cdiv(lines, lines_each)
     parts = max(1, min(PROGRAMS // tiles, triton.cdiv(extent, 2 * tile), MOST_PARTS))
-    warps = 8 if width > 256 else 4
-    return Plan(M, tile, parts, warps, 2)
+    warps = 8 if lines_each * width >= 8192 else 4  # sums of 64 x 128 spill the registers of four
+    return Plan(lines_each, tile, parts, warps, 2)
 
 
 class Scratch:
@@ -284,7 +311,7 @@ class Scratch:
 SCRATCH = Scratch()
 
 
-def attend_new(  # noqa: PLR0917 - what an attention is made of
+def attend_new(
     query: Tensor,
     keys: Tensor,
     values: Tensor,
@@ -326,6 +353,7 @@ def attend_new(  # noqa: PLR0917 - what an attention is made of
         PAGED=pages is not None, LATENT=latent is not None, WINDOW=scoring.window is not None,
         SOFTCAP=scoring.softcap is not None, SINKS=scoring.sinks is not None,
         PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
+        WIDEN=query.device.type == "cpu",  # the interpreter multiplies bfloat16's bits
         num_warps=cut.warps, num_stages=cut.stages,
     )  # fmt: skip
     return out
