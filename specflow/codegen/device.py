@@ -72,6 +72,20 @@ class Kernel:
     table: str
     like: str
 
+    @property
+    def reduces(self) -> tuple[str, ...]:
+        """The Triton functions that its reduction calls."""
+        if self.best is None:
+            return ()
+        return ("arrived_last", "find_best", "best_of_rows" if self.best.rows else "best_of_parts")
+
+    @property
+    def lanes(self) -> bool:
+        """Whether anything in it is a vector, not one number a request."""
+        vectors = [*self.loads, *(to for to, _ in self.stores)]
+        several = self.best is not None and bool(self.best.rows)
+        return several or any(a.lanes for a in vectors) or any("lane" in s for s in self.lines)
+
 
 @dataclass(frozen=True)
 class DeviceStep:
@@ -106,18 +120,21 @@ def extents(graph: StepGraph) -> dict[str, int]:
     return sizes
 
 
-def _step(variant: Variant, graph: StepGraph, sizes: Mapping[str, int], *, first: bool) -> DeviceStep:
+def _step(
+    variant: Variant, graph: StepGraph, sizes: Mapping[str, int], *, first: bool
+) -> DeviceStep:
     name = "step" if first else f"step_{variant.name}"
     prefix = "" if first else f"{variant.name}_"
     laid = fused(flat(graph, variant))
     lines, made = [], []
+    read = {o.name for line in laid for o in _reads(line) if isinstance(o, Value)}
     for line in laid:
         if isinstance(line, Fused):
             kernel = _kernel(line, f"{prefix}{line.name}", sizes)
             made.append(kernel)
             lines.append(_call(line, kernel))
         else:
-            lines.append(_spelled(line))
+            lines.append(_spelled(line, read))
     ints = dict.fromkeys(
         v.name for p in variant.phases for v in graph.phase(p).inputs if v.dtype == "int"
     )
@@ -140,14 +157,24 @@ def _step(variant: Variant, graph: StepGraph, sizes: Mapping[str, int], *, first
     )
 
 
-def _spelled(line: Line) -> str:
-    """A forward, or an op that is a launch of its own."""
+def _reads(line: Line) -> Iterator[Operand]:
+    """What a line takes from those before it."""
+    if isinstance(line, Fused):
+        yield from line.inputs
+    else:
+        yield from operands(line.op if isinstance(line, Launch) else line)
+
+
+def _spelled(line: Line, read: set[str]) -> str:
+    """A forward, or an op that is a launch of its own; what nobody reads is marked."""
     if isinstance(line, Store):
         value = operand(line.value)
-        how = "add_" if line.mode == "add" else ("fill_" if isinstance(line.value, int) else "copy_")
+        how = (
+            "add_" if line.mode == "add" else ("fill_" if isinstance(line.value, int) else "copy_")
+        )
         return f"state.{line.buffer.name}.{how}({value})"
     assert isinstance(line, Launch)
-    outs = ", ".join(v.name for v in line.op.outputs)
+    outs = ", ".join(v.name if v.name in read else f"_{v.name}" for v in line.op.outputs)
     shapes = ", ".join(shape_of(v) for v in line.op.outputs if v.shape)
     text = expression(line.op, MODELS.get(line.model, ""))
     return comment(f"{outs} = {text}" if outs else text, shapes)
@@ -166,8 +193,11 @@ def _kernel(node: Fused, name: str, sizes: Mapping[str, int]) -> Kernel:
     reduced = [n for n in ops if n.kind in BEST]
     best = _best(reduced[0]) if reduced else None
     taken = {v.name for v in node.inputs}
-    copied = {n.value.name for n in node.body if isinstance(n, Store) and _wide(n.buffer.shape)
-              and isinstance(n.value, Value)}
+    copied = {
+        n.value.name
+        for n in node.body
+        if isinstance(n, Store) and _wide(n.buffer.shape) and isinstance(n.value, Value)
+    }
     loaded: dict[str, Argument] = {}
     for value in node.inputs:
         if value.name not in copied and (best is None or value.name != best.logits.name):

@@ -83,7 +83,7 @@ def device(graph: StepGraph, recipe: ResolvedRecipe) -> str:
         constants=unique(s.constants for s in steps),
         types=unique(s.types for s in steps),
         functions=unique(k.functions for k in made),
-        reduces=any(k.best for k in made),
+        reduces=unique(k.reduces for k in made),
         parts=PARTS,
         tile=TILE,
         dtypes=DTYPES,

@@ -199,10 +199,7 @@ def _kernel(name: str, body: tuple[Op | Store, ...], after: Iterable[Line]) -> F
     """A run with what it takes from outside and what is taken from it."""
     made = {v.name: v for n in body for v in writes(n) if isinstance(v, Value)}
     taken = {
-        o.name: o
-        for n in body
-        for o in operands(n)
-        if isinstance(o, Value) and o.name not in made
+        o.name: o for n in body for o in operands(n) if isinstance(o, Value) and o.name not in made
     }
     wanted = {o.name for line in after for o in _asked(line) if isinstance(o, Value)}
     outputs = tuple(v for v in made.values() if v.name in wanted)

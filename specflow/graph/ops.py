@@ -149,9 +149,7 @@ OPS: dict[str, OpSpec] = {
         (2, 1),
         row="known_window({0}, {1}, lane)",
     ),
-    "pair": OpSpec(
-        "shape", "torch.stack([{0}, {1}], dim=1)", (2, 1), row="pair({0}, {1}, lane)"
-    ),
+    "pair": OpSpec("shape", "torch.stack([{0}, {1}], dim=1)", (2, 1), row="pair({0}, {1}, lane)"),
     "column": OpSpec("shape", "{0}[:, None]", (1, 1), view=True),
     "stack": OpSpec("shape", "torch.stack({0}, dim=1)", (1, 1), row="stack"),
     "before": OpSpec("shape", "{0} - 1", (1, 1), row="{0} - 1"),
@@ -171,4 +169,3 @@ OPS: dict[str, OpSpec] = {
 # What many programs of a row find together, and what asks a table of a model.
 BEST = frozenset({"best_token"})
 TABLE = frozenset(kind for kind, spec in OPS.items() if spec.table)
-

@@ -5,17 +5,19 @@ B  rows      Q  rows of a block      W  verified positions      C  slots of a re
 
 from __future__ import annotations
 
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from specflow.kernels.attention import Sight
 from specflow.models.attention import Step
 from specflow.models.beginning import First
 from specflow.models.block_nets import BlockNet
 from specflow.models.nets import as_target_ids, as_target_law, ids_table
-from specflow.pools import KVPool, LayerShape, Ring
+from specflow.pools import KVPool, LayerShape, Ring, view_start
 from specflow.recipe import ResolvedRecipe
 from specflow.stages.blocks import block_rows
 
@@ -30,16 +32,19 @@ class BlockStep(Step):
         super().__init__(**rest)
         self.causal = causal
 
-    def _build(self, window: int | None, groups: int) -> Tensor:
-        if groups > 1:
-            return super()._build(window, groups)
+    def seen(self, window: int | None) -> Tensor:
+        """Whether a row reads a slot [B, q, S]."""
         away = self.query_positions[:, :, None] - self.key_positions[:, None, :]
-        visible = self.visible
-        if self.causal[window is not None]:
-            visible = visible & (away >= 0)
-        if window is not None:
-            visible = visible & (away.abs() < window)
-        return self._additive(visible)
+        return self.visible & self._near(away, window)
+
+    def _through(self, sight: Sight, window: int | None) -> Sight:
+        rows = self.query_positions - sight.lengths[:, None]  # 0, 1, ..
+        return replace(sight, sees=self._near(rows[:, :, None] - rows[:, None, :], window))
+
+    def _near(self, away: Tensor, window: int | None) -> Tensor:
+        """Whether a row reads what lies so far behind it; below 0 ahead of it."""
+        near = away >= 0 if self.causal[window is not None] else torch.ones_like(away).bool()
+        return near if window is None else near & (away.abs() < window)
 
 
 class BlockModel:
@@ -91,10 +96,18 @@ class BlockWindow:
             key_positions=keys,
             dtype=self.model.dtype,
             views=self._views.setdefault(tokens.shape[0], {}),
+            backend=self.model.net.target.backend,
+            sight=self._sight(seq_lens, positions),
         )
         hidden: Tensor = self.model.net(tokens, positions, step)
         self.model.count(began)
         return hidden
+
+    def _sight(self, seq_lens: Tensor, positions: Tensor) -> Sight:
+        """What `Ring.view` says, by lengths."""
+        ring = self.ring
+        first = view_start(seq_lens, ring.window, ring.page) if ring.window else None
+        return Sight(seq_lens, positions, None, first, positions[:, -1] if ring.turns else None)
 
     @torch.inference_mode()
     def score(self, hidden: Tensor) -> Tensor:

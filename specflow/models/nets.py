@@ -203,7 +203,7 @@ class DraftModel:
 
     def window(self, pool: KVPool, extent: int, *, row: int = 0) -> DraftWindow:
         """The network over the first `extent` positions of a pool; `feed` fills row `row`."""
-        return DraftWindow(self, Frame(pool, extent, self.dtype, row))
+        return DraftWindow(self, Frame(pool, extent, self.dtype, row, self.net.target.backend))
 
     @torch.inference_mode()
     def _probe(self) -> dict[int, LayerShape]:

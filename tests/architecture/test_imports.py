@@ -14,7 +14,7 @@ from tests.conftest import ROOT
 
 HEAVY = ("torch", "triton", "transformers", "numpy", "jinja2", "rich")
 LIGHT_TESTS = ("unit", "golden", "diagnostics", "architecture")
-GENERATED = ("step.py", "rows.py")
+GENERATED = ("step.py", "device.py")
 
 
 def test_the_layers_hold(capsys: pytest.CaptureFixture[str]) -> None:

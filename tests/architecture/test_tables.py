@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from specflow.codegen.rows import row_function
 from specflow.formats import FORMATS
 from specflow.graph.ops import OPS
 from specflow.stages import ACCEPTS, COMMITS, DRAFTS, VERIFIES
@@ -79,16 +78,17 @@ def test_an_op_has_its_kernel() -> None:
 
 
 def test_an_op_has_its_row_function() -> None:
-    assert functions(KERNELS / "rows_triton.py") == {
-        row_function(kind) for kind, s in OPS.items() if s.row
-    }
+    called = {s.row.partition("(")[0] for s in OPS.values() if "(" in s.row}
+    apart = {"copy_row"}  # what a store of a wide row is
+    assert functions(KERNELS / "rows_triton.py") == called | apart
 
 
 @pytest.mark.parametrize("kind", OPS)
 def test_an_op_has_a_domain(kind: str) -> None:
     spec = OPS[kind]
     assert spec.domain in DOMAINS
-    assert bool(spec.row) == (spec.domain == "rows")
+    assert bool(spec.row) or spec.domain != "rows"
+    assert not spec.row or spec.domain in ("rows", "vocab", "shape")
     assert spec.spelling.count("{") - spec.spelling.count("{model}") == spec.arity[0]
     if spec.domain in ("model", "kv", "host"):
         assert "{model}" in spec.spelling

@@ -1,4 +1,4 @@
-"""Every recipe in recipes/: resolved, explain, graph, step.py and rows.py, as committed."""
+"""Every recipe in recipes/: resolved, explain, graph, step.py and device.py, as committed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_recipe_is_golden(path: Path, update_golden: bool) -> None:
         "explain.txt": explain(resolved),
         "graph.txt": show(graph),
         "step.py": stable(module.source),
-        "rows.py": module.rows,
+        "device.py": module.device,
     }
     folder = folder_of(path)
     if update_golden:

@@ -120,23 +120,17 @@ def verify(target: Target, state: State, guesses: Tensor) -> tuple[Tensor, Tenso
     return kept_law, hidden
 
 
-def commit_rows(state: State, gained: Tensor, accept_len: Tensor) -> Tensor:
-    """One request a row: in torch here, as one Triton kernel in rows.py."""
-    starts = state.seq_lens.clone()  # [B], where the verified window begins
-    state.output_tokens.copy_(mask_rejected(gained, accept_len))
-    state.bonus_token.copy_(take_last(gained, accept_len))
-    state.accept_len.copy_(accept_len)
-    state.seq_lens.add_(accept_len)  # rejected KV lies beyond; the next step overwrites it
-    return starts
-
-
 def commit(
     state: State, kept_law: Tensor, guesses: Tensor, proposed: Tensor, hidden: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Keep the accepted prefix and one bonus token."""
     coins = verify_coins(state.seeds, state.seq_lens, NUM_COINS)  # [B, W + 1]
     accept_len, gained = accept_rejection(guesses, proposed, kept_law, coins)  # [B], [B, W]
-    starts = commit_rows(state, gained, accept_len)  # [B]
+    starts = state.seq_lens.clone()  # [B], where the verified window begins
+    state.output_tokens.copy_(mask_rejected(gained, accept_len))
+    state.bonus_token.copy_(take_last(gained, accept_len))
+    state.accept_len.copy_(accept_len)
+    state.seq_lens.add_(accept_len)  # rejected KV lies beyond; the next step overwrites it
     return gained, hidden, starts, accept_len
 
 

@@ -109,8 +109,10 @@ def verify(
     return verified, taps, verify_len
 
 
-def commit_rows(state: State, guesses: Tensor, verified: Tensor, verify_len: Tensor) -> Tensor:
-    """One request a row: in torch here, as one Triton kernel in rows.py."""
+def commit(
+    state: State, verified: Tensor, guesses: Tensor, verify_len: Tensor, taps: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Keep the accepted prefix and one bonus token."""
     accept_len = accept_chain(guesses, verified)  # [B], in [1, W]
     kept_len = cap(accept_len, verify_len)  # [B], matches past what was verified mean nothing
     starts = state.seq_lens.clone()  # [B], where the verified window begins
@@ -118,14 +120,6 @@ def commit_rows(state: State, guesses: Tensor, verified: Tensor, verify_len: Ten
     state.bonus_token.copy_(take_last(verified, kept_len))
     state.accept_len.copy_(kept_len)
     state.seq_lens.add_(kept_len)  # rejected KV lies beyond; the next step overwrites it
-    return starts
-
-
-def commit(
-    state: State, verified: Tensor, guesses: Tensor, verify_len: Tensor, taps: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Keep the accepted prefix and one bonus token."""
-    starts = commit_rows(state, guesses, verified, verify_len)  # [B]
     return taps, starts
 
 

@@ -149,8 +149,10 @@ def verify_7(target: Target, state: State, guesses: Tensor) -> tuple[Tensor, Ten
     return verified, taps
 
 
-def commit_7_rows(state: State, guesses: Tensor, verified: Tensor) -> tuple[Tensor, Tensor]:
-    """One request a row: in torch here, as one Triton kernel in rows.py."""
+def commit_7(
+    state: State, verified: Tensor, guesses: Tensor, taps: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Keep the accepted prefix and one bonus token."""
     accept_len = accept_chain(guesses, verified)  # [B], in [1, W]
     starts = state.seq_lens.clone()  # [B], where the verified window begins
     kept = mask_rejected(verified, accept_len)  # [B, W7]
@@ -158,14 +160,6 @@ def commit_7_rows(state: State, guesses: Tensor, verified: Tensor) -> tuple[Tens
     state.bonus_token.copy_(take_last(verified, accept_len))
     state.accept_len.copy_(accept_len)
     state.seq_lens.add_(accept_len)  # rejected KV lies beyond; the next step overwrites it
-    return accept_len, starts
-
-
-def commit_7(
-    state: State, verified: Tensor, guesses: Tensor, taps: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Keep the accepted prefix and one bonus token."""
-    accept_len, starts = commit_7_rows(state, guesses, verified)  # [B], [B]
     return verified, taps, starts, accept_len
 
 
@@ -187,8 +181,10 @@ def verify_5(target: Target, state: State, guesses: Tensor) -> tuple[Tensor, Ten
     return verified, taps
 
 
-def commit_5_rows(state: State, guesses: Tensor, verified: Tensor) -> tuple[Tensor, Tensor]:
-    """One request a row: in torch here, as one Triton kernel in rows.py."""
+def commit_5(
+    state: State, verified: Tensor, guesses: Tensor, taps: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Keep the accepted prefix and one bonus token."""
     accept_len = accept_chain(guesses, verified)  # [B], in [1, W]
     starts = state.seq_lens.clone()  # [B], where the verified window begins
     kept = mask_rejected(verified, accept_len)  # [B, W5]
@@ -196,14 +192,6 @@ def commit_5_rows(state: State, guesses: Tensor, verified: Tensor) -> tuple[Tens
     state.bonus_token.copy_(take_last(verified, accept_len))
     state.accept_len.copy_(accept_len)
     state.seq_lens.add_(accept_len)  # rejected KV lies beyond; the next step overwrites it
-    return accept_len, starts
-
-
-def commit_5(
-    state: State, verified: Tensor, guesses: Tensor, taps: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Keep the accepted prefix and one bonus token."""
-    accept_len, starts = commit_5_rows(state, guesses, verified)  # [B], [B]
     return verified, taps, starts, accept_len
 
 
@@ -225,8 +213,10 @@ def verify_3(target: Target, state: State, guesses: Tensor) -> tuple[Tensor, Ten
     return verified, taps
 
 
-def commit_3_rows(state: State, guesses: Tensor, verified: Tensor) -> tuple[Tensor, Tensor]:
-    """One request a row: in torch here, as one Triton kernel in rows.py."""
+def commit_3(
+    state: State, verified: Tensor, guesses: Tensor, taps: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Keep the accepted prefix and one bonus token."""
     accept_len = accept_chain(guesses, verified)  # [B], in [1, W]
     starts = state.seq_lens.clone()  # [B], where the verified window begins
     kept = mask_rejected(verified, accept_len)  # [B, W3]
@@ -234,14 +224,6 @@ def commit_3_rows(state: State, guesses: Tensor, verified: Tensor) -> tuple[Tens
     state.bonus_token.copy_(take_last(verified, accept_len))
     state.accept_len.copy_(accept_len)
     state.seq_lens.add_(accept_len)  # rejected KV lies beyond; the next step overwrites it
-    return accept_len, starts
-
-
-def commit_3(
-    state: State, verified: Tensor, guesses: Tensor, taps: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Keep the accepted prefix and one bonus token."""
-    accept_len, starts = commit_3_rows(state, guesses, verified)  # [B], [B]
     return verified, taps, starts, accept_len
 
 
@@ -263,8 +245,10 @@ def verify_1(target: Target, state: State, guesses: Tensor) -> tuple[Tensor, Ten
     return verified, taps
 
 
-def commit_1_rows(state: State, guesses: Tensor, verified: Tensor) -> tuple[Tensor, Tensor]:
-    """One request a row: in torch here, as one Triton kernel in rows.py."""
+def commit_1(
+    state: State, verified: Tensor, guesses: Tensor, taps: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Keep the accepted prefix and one bonus token."""
     accept_len = accept_chain(guesses, verified)  # [B], in [1, W]
     starts = state.seq_lens.clone()  # [B], where the verified window begins
     kept = mask_rejected(verified, accept_len)  # [B, W1]
@@ -272,14 +256,6 @@ def commit_1_rows(state: State, guesses: Tensor, verified: Tensor) -> tuple[Tens
     state.bonus_token.copy_(take_last(verified, accept_len))
     state.accept_len.copy_(accept_len)
     state.seq_lens.add_(accept_len)  # rejected KV lies beyond; the next step overwrites it
-    return accept_len, starts
-
-
-def commit_1(
-    state: State, verified: Tensor, guesses: Tensor, taps: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Keep the accepted prefix and one bonus token."""
-    accept_len, starts = commit_1_rows(state, guesses, verified)  # [B], [B]
     return verified, taps, starts, accept_len
 
 
@@ -301,19 +277,13 @@ def verify_0(target: Target, state: State) -> tuple[Tensor, Tensor]:
     return verified, taps
 
 
-def commit_0_rows(state: State, verified: Tensor) -> Tensor:
-    """One request a row: in torch here, as one Triton kernel in rows.py."""
+def commit_0(state: State, verified: Tensor, taps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Gain one token."""
     starts = state.seq_lens.clone()  # [B], where the verified window begins
     state.output_tokens.copy_(widen(verified, NUM_DRAFT_TOKENS))
     state.bonus_token.copy_(verified[:, 0])
     state.accept_len.fill_(1)
     state.seq_lens.add_(1)
-    return starts
-
-
-def commit_0(state: State, verified: Tensor, taps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Gain one token."""
-    starts = commit_0_rows(state, verified)  # [B]
     return verified, taps, starts
 
 

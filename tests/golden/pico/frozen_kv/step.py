@@ -79,18 +79,13 @@ def verify(target: Target, state: State, guesses: Tensor) -> tuple[Tensor, Tenso
     return verified, hidden
 
 
-def commit_rows(state: State, guesses: Tensor, verified: Tensor) -> None:
-    """One request a row: in torch here, as one Triton kernel in rows.py."""
+def commit(state: State, verified: Tensor, guesses: Tensor, hidden: Tensor) -> Tensor:
+    """Keep the accepted prefix and one bonus token."""
     accept_len = accept_chain(guesses, verified)  # [B], in [1, W]
     state.output_tokens.copy_(mask_rejected(verified, accept_len))
     state.bonus_token.copy_(take_last(verified, accept_len))
     state.accept_len.copy_(accept_len)
     state.seq_lens.add_(accept_len)  # rejected KV lies beyond; the next step overwrites it
-
-
-def commit(state: State, verified: Tensor, guesses: Tensor, hidden: Tensor) -> Tensor:
-    """Keep the accepted prefix and one bonus token."""
-    commit_rows(state, guesses, verified)
     return hidden
 
 

@@ -117,10 +117,10 @@ def verify(target: Target, state: State, guesses: Tensor, parents: Tensor) -> tu
     return verified, hidden
 
 
-def commit_rows(
-    state: State, guesses: Tensor, parents: Tensor, verified: Tensor
+def commit(
+    target: Target, state: State, verified: Tensor, guesses: Tensor, parents: Tensor, hidden: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """One request a row: in torch here, as one Triton kernel in rows.py."""
+    """Keep the accepted prefix and one bonus token."""
     path, accept_len = accept_tree(guesses, parents, verified)  # [B, W], [B]
     gained = take_path(verified, path)  # [B, W]
     starts = state.seq_lens.clone()  # [B], where the verified window begins
@@ -128,15 +128,6 @@ def commit_rows(
     state.bonus_token.copy_(take_last(gained, accept_len))
     state.accept_len.copy_(accept_len)
     state.seq_lens.add_(accept_len)  # rejected KV lies beyond; the next step overwrites it
-    return path, accept_len, gained, starts
-
-
-def commit(
-    target: Target, state: State, verified: Tensor, guesses: Tensor, parents: Tensor, hidden: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Keep the accepted prefix and one bonus token."""
-    # shapes given: [B, W], [B], [B, W], [B]
-    path, accept_len, gained, starts = commit_rows(state, guesses, parents, verified)
     target.move_accepted(path, starts)  # node order becomes sequence order
     shown = take_rows(hidden, path)  # [B, W, H]
     return gained, shown, starts, accept_len

@@ -89,8 +89,8 @@ def verify(target: Target, state: State) -> Tensor:
     return best_token(logits)  # [B, W], the target's own words
 
 
-def commit_rows(state: State, verified: Tensor) -> tuple[Tensor, Tensor]:
-    """One request a row: in torch here, as one Triton kernel in rows.py."""
+def commit(target: Target, state: State, verified: Tensor) -> None:
+    """Keep the accepted prefix and one bonus token."""
     path, accept_len = accept_tree(state.guesses, state.parents, verified)  # [B, W], [B]
     gained = take_path(verified, path)  # [B, W]
     starts = state.seq_lens.clone()  # [B], where the verified window begins
@@ -98,12 +98,6 @@ def commit_rows(state: State, verified: Tensor) -> tuple[Tensor, Tensor]:
     state.bonus_token.copy_(take_last(gained, accept_len))
     state.accept_len.copy_(accept_len)
     state.seq_lens.add_(accept_len)  # rejected KV lies beyond; the next step overwrites it
-    return path, starts
-
-
-def commit(target: Target, state: State, verified: Tensor) -> None:
-    """Keep the accepted prefix and one bonus token."""
-    path, starts = commit_rows(state, verified)  # [B, W], [B]
     target.move_accepted(path, starts)  # node order becomes sequence order
 
 
@@ -122,10 +116,10 @@ def verify_narrow(target: Target, state: State, guesses: Tensor, parents: Tensor
     return best_token(logits)  # [B, w], the target's own words
 
 
-def commit_narrow_rows(
-    state: State, guesses: Tensor, parents: Tensor, verified: Tensor
-) -> tuple[Tensor, Tensor]:
-    """One request a row: in torch here, as one Triton kernel in rows.py."""
+def commit_narrow(
+    target: Target, state: State, verified: Tensor, guesses: Tensor, parents: Tensor
+) -> None:
+    """Keep the accepted prefix and one bonus token."""
     path, accept_len = accept_tree(guesses, parents, verified)  # [B, w], [B]
     gained = take_path(verified, path)  # [B, w]
     starts = state.seq_lens.clone()  # [B], where the verified window begins
@@ -134,14 +128,6 @@ def commit_narrow_rows(
     state.bonus_token.copy_(take_last(gained, accept_len))
     state.accept_len.copy_(accept_len)
     state.seq_lens.add_(accept_len)  # rejected KV lies beyond; the next step overwrites it
-    return path, starts
-
-
-def commit_narrow(
-    target: Target, state: State, verified: Tensor, guesses: Tensor, parents: Tensor
-) -> None:
-    """Keep the accepted prefix and one bonus token."""
-    path, starts = commit_narrow_rows(state, guesses, parents, verified)  # [B, w], [B]
     target.move_accepted(path, starts)  # node order becomes sequence order
 
 
@@ -152,17 +138,12 @@ def verify_single(target: Target, state: State) -> Tensor:
     return best_token(logits)  # [B, 1], the target's own words
 
 
-def commit_single_rows(state: State, verified: Tensor) -> None:
-    """One request a row: in torch here, as one Triton kernel in rows.py."""
+def commit_single(state: State, verified: Tensor) -> None:
+    """Gain one token."""
     state.output_tokens.copy_(widen(verified, NUM_DRAFT_TOKENS))
     state.bonus_token.copy_(verified[:, 0])
     state.accept_len.fill_(1)
     state.seq_lens.add_(1)
-
-
-def commit_single(state: State, verified: Tensor) -> None:
-    """Gain one token."""
-    commit_single_rows(state, verified)
 
 
 def insert(drafter: Lookup, gained: list[list[int]]) -> None:

@@ -76,18 +76,13 @@ def verify(target: Target, state: State) -> Tensor:
     return best_token(logits)  # [B, W], the target's own words
 
 
-def commit_rows(state: State, verified: Tensor) -> None:
-    """One request a row: in torch here, as one Triton kernel in rows.py."""
+def commit(state: State, verified: Tensor) -> None:
+    """Keep the accepted prefix and one bonus token."""
     accept_len = accept_chain(state.guesses, verified)  # [B], in [1, W]
     state.output_tokens.copy_(mask_rejected(verified, accept_len))
     state.bonus_token.copy_(take_last(verified, accept_len))
     state.accept_len.copy_(accept_len)
     state.seq_lens.add_(accept_len)  # rejected KV lies beyond; the next step overwrites it
-
-
-def commit(state: State, verified: Tensor) -> None:
-    """Keep the accepted prefix and one bonus token."""
-    commit_rows(state, verified)
 
 
 def narrow(state: State) -> Tensor:
@@ -102,19 +97,14 @@ def verify_narrow(target: Target, state: State, guesses: Tensor) -> Tensor:
     return best_token(logits)  # [B, w], the target's own words
 
 
-def commit_narrow_rows(state: State, guesses: Tensor, verified: Tensor) -> None:
-    """One request a row: in torch here, as one Triton kernel in rows.py."""
+def commit_narrow(state: State, verified: Tensor, guesses: Tensor) -> None:
+    """Keep the accepted prefix and one bonus token."""
     accept_len = accept_chain(guesses, verified)  # [B], in [1, W]
     kept = mask_rejected(verified, accept_len)  # [B, w]
     state.output_tokens.copy_(widen(kept, NUM_DRAFT_TOKENS))
     state.bonus_token.copy_(take_last(verified, accept_len))
     state.accept_len.copy_(accept_len)
     state.seq_lens.add_(accept_len)  # rejected KV lies beyond; the next step overwrites it
-
-
-def commit_narrow(state: State, verified: Tensor, guesses: Tensor) -> None:
-    """Keep the accepted prefix and one bonus token."""
-    commit_narrow_rows(state, guesses, verified)
 
 
 def verify_single(target: Target, state: State) -> Tensor:
@@ -124,17 +114,12 @@ def verify_single(target: Target, state: State) -> Tensor:
     return best_token(logits)  # [B, 1], the target's own words
 
 
-def commit_single_rows(state: State, verified: Tensor) -> None:
-    """One request a row: in torch here, as one Triton kernel in rows.py."""
+def commit_single(state: State, verified: Tensor) -> None:
+    """Gain one token."""
     state.output_tokens.copy_(widen(verified, NUM_DRAFT_TOKENS))
     state.bonus_token.copy_(verified[:, 0])
     state.accept_len.fill_(1)
     state.seq_lens.add_(1)
-
-
-def commit_single(state: State, verified: Tensor) -> None:
-    """Gain one token."""
-    commit_single_rows(state, verified)
 
 
 def insert(drafter: Lookup, gained: list[list[int]]) -> None:

@@ -110,16 +110,6 @@ def verify(target: Target, state: State) -> Tensor:
     return filter_law(law, state.top_k, state.top_p, state.min_p)  # [B, W, V]
 
 
-def commit_rows(state: State, gained: Tensor, accept_len: Tensor) -> Tensor:
-    """One request a row: in torch here, as one Triton kernel in rows.py."""
-    starts = state.seq_lens.clone()  # [B], where the verified window begins
-    state.output_tokens.copy_(mask_rejected(gained, accept_len))
-    state.bonus_token.copy_(take_last(gained, accept_len))
-    state.accept_len.copy_(accept_len)
-    state.seq_lens.add_(accept_len)  # rejected KV lies beyond; the next step overwrites it
-    return starts
-
-
 def commit(target: Target, state: State, kept_law: Tensor) -> None:
     """Keep the accepted prefix and one bonus token."""
     coins = verify_coins(state.seeds, state.seq_lens, NUM_COINS)  # [B, W + 1]
@@ -127,7 +117,11 @@ def commit(target: Target, state: State, kept_law: Tensor) -> None:
     path, accept_len, gained = accept_sampled(
         state.guesses, state.parents, kept_law, coins, THRESHOLD_SINGLE, THRESHOLD_ACC
     )
-    starts = commit_rows(state, gained, accept_len)  # [B]
+    starts = state.seq_lens.clone()  # [B], where the verified window begins
+    state.output_tokens.copy_(mask_rejected(gained, accept_len))
+    state.bonus_token.copy_(take_last(gained, accept_len))
+    state.accept_len.copy_(accept_len)
+    state.seq_lens.add_(accept_len)  # rejected KV lies beyond; the next step overwrites it
     target.move_accepted(path, starts)  # node order becomes sequence order
 
 
@@ -147,17 +141,6 @@ def verify_narrow(target: Target, state: State, guesses: Tensor, parents: Tensor
     return filter_law(law, state.top_k, state.top_p, state.min_p)  # [B, w, V]
 
 
-def commit_narrow_rows(state: State, gained: Tensor, accept_len: Tensor) -> Tensor:
-    """One request a row: in torch here, as one Triton kernel in rows.py."""
-    starts = state.seq_lens.clone()  # [B], where the verified window begins
-    kept = mask_rejected(gained, accept_len)  # [B, w]
-    state.output_tokens.copy_(widen(kept, NUM_DRAFT_TOKENS))
-    state.bonus_token.copy_(take_last(gained, accept_len))
-    state.accept_len.copy_(accept_len)
-    state.seq_lens.add_(accept_len)  # rejected KV lies beyond; the next step overwrites it
-    return starts
-
-
 def commit_narrow(
     target: Target, state: State, kept_law: Tensor, guesses: Tensor, parents: Tensor
 ) -> None:
@@ -167,7 +150,12 @@ def commit_narrow(
     path, accept_len, gained = accept_sampled(
         guesses, parents, kept_law, coins, THRESHOLD_SINGLE, THRESHOLD_ACC
     )
-    starts = commit_narrow_rows(state, gained, accept_len)  # [B]
+    starts = state.seq_lens.clone()  # [B], where the verified window begins
+    kept = mask_rejected(gained, accept_len)  # [B, w]
+    state.output_tokens.copy_(widen(kept, NUM_DRAFT_TOKENS))
+    state.bonus_token.copy_(take_last(gained, accept_len))
+    state.accept_len.copy_(accept_len)
+    state.seq_lens.add_(accept_len)  # rejected KV lies beyond; the next step overwrites it
     target.move_accepted(path, starts)  # node order becomes sequence order
 
 
@@ -179,20 +167,15 @@ def verify_single(target: Target, state: State) -> Tensor:
     return filter_law(law, state.top_k, state.top_p, state.min_p)  # [B, 1, V]
 
 
-def commit_single_rows(state: State, drawn: Tensor) -> None:
-    """One request a row: in torch here, as one Triton kernel in rows.py."""
-    state.output_tokens.copy_(widen(drawn, NUM_DRAFT_TOKENS))
-    state.bonus_token.copy_(drawn[:, 0])
-    state.accept_len.fill_(1)
-    state.seq_lens.add_(1)
-
-
 def commit_single(state: State, kept_law: Tensor) -> None:
     """Gain one token."""
     coins = verify_coins(state.seeds, state.seq_lens, NUM_COINS)  # [B, W + 1]
     token = pick(kept_law[:, 0], coins[:, 0])  # [B]
     drawn = token[:, None]  # [B, 1]
-    commit_single_rows(state, drawn)
+    state.output_tokens.copy_(widen(drawn, NUM_DRAFT_TOKENS))
+    state.bonus_token.copy_(drawn[:, 0])
+    state.accept_len.fill_(1)
+    state.seq_lens.add_(1)
 
 
 def insert(drafter: Lookup, gained: list[list[int]]) -> None:

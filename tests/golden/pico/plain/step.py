@@ -60,17 +60,12 @@ def verify(target: Target, state: State) -> Tensor:
     return best_token(logits)  # [B, 1], the target's own words
 
 
-def commit_rows(state: State, verified: Tensor) -> None:
-    """One request a row: in torch here, as one Triton kernel in rows.py."""
+def commit(state: State, verified: Tensor) -> None:
+    """Gain one token."""
     state.output_tokens.copy_(verified)
     state.bonus_token.copy_(verified[:, 0])
     state.accept_len.fill_(1)
     state.seq_lens.add_(1)
-
-
-def commit(state: State, verified: Tensor) -> None:
-    """Gain one token."""
-    commit_rows(state, verified)
 
 
 def step(target: Target, _drafter: object, state: State) -> None:

@@ -104,20 +104,15 @@ def verify(target: Target, state: State, guesses: Tensor) -> Tensor:
     return law_of(logits, state.temperature)  # [B, W, V]
 
 
-def commit_rows(state: State, gained: Tensor, accept_len: Tensor) -> None:
-    """One request a row: in torch here, as one Triton kernel in rows.py."""
+def commit(state: State, law: Tensor, guesses: Tensor, proposed: Tensor) -> None:
+    """Keep the accepted prefix and one bonus token."""
+    coins = verify_coins(state.seeds, state.seq_lens, NUM_COINS)  # [B, W + 1]
+    accept_len, gained = accept_rejection(guesses, proposed, law, coins)  # [B], [B, W]
     state.previous_token.copy_(take_previous(state.bonus_token, gained, accept_len))
     state.output_tokens.copy_(mask_rejected(gained, accept_len))
     state.bonus_token.copy_(take_last(gained, accept_len))
     state.accept_len.copy_(accept_len)
     state.seq_lens.add_(accept_len)  # rejected KV lies beyond; the next step overwrites it
-
-
-def commit(state: State, law: Tensor, guesses: Tensor, proposed: Tensor) -> None:
-    """Keep the accepted prefix and one bonus token."""
-    coins = verify_coins(state.seeds, state.seq_lens, NUM_COINS)  # [B, W + 1]
-    accept_len, gained = accept_rejection(guesses, proposed, law, coins)  # [B], [B, W]
-    commit_rows(state, gained, accept_len)
 
 
 def step(target: Target, drafter: Draft, state: State) -> None:

@@ -1,0 +1,550 @@
+"""kimi/k3_dspark: the step of step.py as a device runs it.
+
+Loops are unrolled and phases run on; what lies between two forwards is one kernel wherever one
+program a request can do it. Every value of a kernel stays in registers, a request's row as a vector
+of BLOCK lanes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from specflow.kernels.device import allocate, mask_block, pack, survivals
+from specflow.kernels.rows_triton import accept_chain, cap, hold, mask_rejected, take_last, window
+from specflow.kernels.vocab_triton import arrived_last, best_of_parts, best_of_rows, find_best
+from specflow.models.protocols import Draft, Target
+
+from .step import BLOCK_ROWS, MASK_TOKEN, NUM_DRAFT_TOKENS, TAPS, TEMPERATURES, State
+
+PARTS = 16  # programs that look for the best of a row of logits together
+TILE = 1024  # logits that one of them looks at at once
+
+
+@dataclass
+class Device(State):
+    """The state of a step, and what only a device keeps."""
+
+    arrivals: Tensor  # [B]     programs of a request that are done; 0 between two launches
+
+    @classmethod
+    def new(cls, rows: int, device: str) -> Device:
+        """Allocate every buffer once, zeroed."""
+        arrivals = torch.zeros(rows, dtype=torch.int32, device=device)
+        return cls(**vars(State.new(rows, device)), arrivals=arrivals)
+
+    def rows(self, count: int) -> Device:
+        """The first `count` requests: views of the same addresses."""
+        return Device(**vars(super().rows(count)), arrivals=self.arrivals[:count])
+
+
+@triton.jit
+def rows_1_kernel(
+    logits_ptr,  # B, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    guess_out_ptr,  # B, written
+    V,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    find_best(logits_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        guess = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
+        tl.store(guess_out_ptr + row, guess)
+
+
+def rows_1(state: Device, logits: Tensor) -> Tensor:
+    """Launch rows_1_kernel, PARTS programs a request."""
+    rows = logits.shape[0]
+    logits = logits.contiguous()
+    best = torch.empty(rows, PARTS, device=logits.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    guess = torch.empty(rows, dtype=torch.int64, device=logits.device)
+    rows_1_kernel[(rows, PARTS)](
+        logits,
+        best,
+        words,
+        state.arrivals,
+        guess,
+        logits.shape[-1],
+        TILE=TILE,
+        PARTS=PARTS,
+    )
+    return guess
+
+
+@triton.jit
+def rows_2_kernel(
+    logits_2_ptr,  # B, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    guess_2_out_ptr,  # B, written
+    V,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    find_best(logits_2_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        guess_2 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
+        tl.store(guess_2_out_ptr + row, guess_2)
+
+
+def rows_2(state: Device, logits_2: Tensor) -> Tensor:
+    """Launch rows_2_kernel, PARTS programs a request."""
+    rows = logits_2.shape[0]
+    logits_2 = logits_2.contiguous()
+    best = torch.empty(rows, PARTS, device=logits_2.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    guess_2 = torch.empty(rows, dtype=torch.int64, device=logits_2.device)
+    rows_2_kernel[(rows, PARTS)](
+        logits_2,
+        best,
+        words,
+        state.arrivals,
+        guess_2,
+        logits_2.shape[-1],
+        TILE=TILE,
+        PARTS=PARTS,
+    )
+    return guess_2
+
+
+@triton.jit
+def rows_3_kernel(
+    logits_3_ptr,  # B, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    guess_3_out_ptr,  # B, written
+    V,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    find_best(logits_3_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        guess_3 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
+        tl.store(guess_3_out_ptr + row, guess_3)
+
+
+def rows_3(state: Device, logits_3: Tensor) -> Tensor:
+    """Launch rows_3_kernel, PARTS programs a request."""
+    rows = logits_3.shape[0]
+    logits_3 = logits_3.contiguous()
+    best = torch.empty(rows, PARTS, device=logits_3.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    guess_3 = torch.empty(rows, dtype=torch.int64, device=logits_3.device)
+    rows_3_kernel[(rows, PARTS)](
+        logits_3,
+        best,
+        words,
+        state.arrivals,
+        guess_3,
+        logits_3.shape[-1],
+        TILE=TILE,
+        PARTS=PARTS,
+    )
+    return guess_3
+
+
+@triton.jit
+def rows_4_kernel(
+    logits_4_ptr,  # B, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    guess_4_out_ptr,  # B, written
+    V,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    find_best(logits_4_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        guess_4 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
+        tl.store(guess_4_out_ptr + row, guess_4)
+
+
+def rows_4(state: Device, logits_4: Tensor) -> Tensor:
+    """Launch rows_4_kernel, PARTS programs a request."""
+    rows = logits_4.shape[0]
+    logits_4 = logits_4.contiguous()
+    best = torch.empty(rows, PARTS, device=logits_4.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    guess_4 = torch.empty(rows, dtype=torch.int64, device=logits_4.device)
+    rows_4_kernel[(rows, PARTS)](
+        logits_4,
+        best,
+        words,
+        state.arrivals,
+        guess_4,
+        logits_4.shape[-1],
+        TILE=TILE,
+        PARTS=PARTS,
+    )
+    return guess_4
+
+
+@triton.jit
+def rows_5_kernel(
+    logits_5_ptr,  # B, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    guess_5_out_ptr,  # B, written
+    V,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    find_best(logits_5_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        guess_5 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
+        tl.store(guess_5_out_ptr + row, guess_5)
+
+
+def rows_5(state: Device, logits_5: Tensor) -> Tensor:
+    """Launch rows_5_kernel, PARTS programs a request."""
+    rows = logits_5.shape[0]
+    logits_5 = logits_5.contiguous()
+    best = torch.empty(rows, PARTS, device=logits_5.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    guess_5 = torch.empty(rows, dtype=torch.int64, device=logits_5.device)
+    rows_5_kernel[(rows, PARTS)](
+        logits_5,
+        best,
+        words,
+        state.arrivals,
+        guess_5,
+        logits_5.shape[-1],
+        TILE=TILE,
+        PARTS=PARTS,
+    )
+    return guess_5
+
+
+@triton.jit
+def rows_6_kernel(
+    logits_6_ptr,  # B, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    guess_6_out_ptr,  # B, written
+    V,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    find_best(logits_6_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        guess_6 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
+        tl.store(guess_6_out_ptr + row, guess_6)
+
+
+def rows_6(state: Device, logits_6: Tensor) -> Tensor:
+    """Launch rows_6_kernel, PARTS programs a request."""
+    rows = logits_6.shape[0]
+    logits_6 = logits_6.contiguous()
+    best = torch.empty(rows, PARTS, device=logits_6.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    guess_6 = torch.empty(rows, dtype=torch.int64, device=logits_6.device)
+    rows_6_kernel[(rows, PARTS)](
+        logits_6,
+        best,
+        words,
+        state.arrivals,
+        guess_6,
+        logits_6.shape[-1],
+        TILE=TILE,
+        PARTS=PARTS,
+    )
+    return guess_6
+
+
+@triton.jit
+def rows_7_kernel(
+    logits_7_ptr,  # B, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    guess_ptr,  # B
+    guess_2_ptr,  # B
+    guess_3_ptr,  # B
+    guess_4_ptr,  # B
+    guess_5_ptr,  # B
+    guess_6_ptr,  # B
+    guesses_out_ptr,  # B, K, written
+    V,
+    K: tl.constexpr,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    find_best(logits_7_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        lane = tl.arange(0, BLOCK)
+        guess = tl.load(guess_ptr + row)
+        guess_2 = tl.load(guess_2_ptr + row)
+        guess_3 = tl.load(guess_3_ptr + row)
+        guess_4 = tl.load(guess_4_ptr + row)
+        guess_5 = tl.load(guess_5_ptr + row)
+        guess_6 = tl.load(guess_6_ptr + row)
+        guess_7 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
+        guesses = tl.full((BLOCK,), -1, tl.int64)
+        guesses = tl.where(lane == 0, guess, guesses)
+        guesses = tl.where(lane == 1, guess_2, guesses)
+        guesses = tl.where(lane == 2, guess_3, guesses)
+        guesses = tl.where(lane == 3, guess_4, guesses)
+        guesses = tl.where(lane == 4, guess_5, guesses)
+        guesses = tl.where(lane == 5, guess_6, guesses)
+        guesses = tl.where(lane == 6, guess_7, guesses)
+        tl.store(guesses_out_ptr + row * K + lane, guesses, mask=lane < K)
+
+
+def rows_7(
+    state: Device,
+    logits_7: Tensor,
+    guess: Tensor,
+    guess_2: Tensor,
+    guess_3: Tensor,
+    guess_4: Tensor,
+    guess_5: Tensor,
+    guess_6: Tensor,
+) -> Tensor:
+    """Launch rows_7_kernel, PARTS programs a request."""
+    rows = guess.shape[0]
+    logits_7 = logits_7.contiguous()
+    best = torch.empty(rows, PARTS, device=guess.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    guesses = torch.empty(rows, 7, dtype=torch.int64, device=guess.device)
+    rows_7_kernel[(rows, PARTS)](
+        logits_7,
+        best,
+        words,
+        state.arrivals,
+        guess,
+        guess_2,
+        guess_3,
+        guess_4,
+        guess_5,
+        guess_6,
+        guesses,
+        logits_7.shape[-1],
+        K=7,
+        TILE=TILE,
+        PARTS=PARTS,
+        BLOCK=8,
+    )
+    return guesses
+
+
+@triton.jit
+def rows_8_kernel(
+    trust_ptr,  # B, K
+    state_trust_ptr,  # B, K, written
+    K: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    lane = tl.arange(0, BLOCK)
+    trust = tl.load(trust_ptr + row * K + lane, mask=lane < K, other=-1)
+    tl.store(state_trust_ptr + row * K + lane, trust, mask=lane < K)
+
+
+def rows_8(state: Device, trust: Tensor) -> None:
+    """Launch rows_8_kernel, one program a request."""
+    rows = trust.shape[0]
+    rows_8_kernel[(rows,)](
+        trust,
+        state.trust,
+        K=7,
+        BLOCK=8,
+    )
+
+
+@triton.jit
+def rows_9_kernel(
+    guesses_ptr,  # B, K
+    bonus_token_ptr,  # B
+    tokens_out_ptr,  # B, W, written
+    K: tl.constexpr,
+    W: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    lane = tl.arange(0, BLOCK)
+    guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
+    bonus_token = tl.load(bonus_token_ptr + row)
+    tokens = window(bonus_token, guesses, lane)
+    tl.store(tokens_out_ptr + row * W + lane, tokens, mask=lane < W)
+
+
+def rows_9(state: Device, guesses: Tensor) -> Tensor:
+    """Launch rows_9_kernel, one program a request."""
+    rows = guesses.shape[0]
+    tokens = torch.empty(rows, 8, dtype=torch.int64, device=guesses.device)
+    rows_9_kernel[(rows,)](
+        guesses,
+        state.bonus_token,
+        tokens,
+        K=7,
+        W=8,
+        BLOCK=8,
+    )
+    return tokens
+
+
+@triton.jit
+def rows_10_kernel(
+    verify_len_ptr,  # B
+    state_verify_len_ptr,  # B, written
+):
+    row = tl.program_id(0)
+    verify_len = tl.load(verify_len_ptr + row)
+    tl.store(state_verify_len_ptr + row, verify_len)
+
+
+def rows_10(state: Device, verify_len: Tensor) -> None:
+    """Launch rows_10_kernel, one program a request."""
+    rows = verify_len.shape[0]
+    rows_10_kernel[(rows,)](
+        verify_len,
+        state.verify_len,
+    )
+
+
+@triton.jit
+def rows_11_kernel(
+    logits_8_ptr,  # B, W, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    guesses_ptr,  # B, K
+    verify_len_ptr,  # B
+    seq_lens_ptr,  # B
+    output_tokens_ptr,  # B, W, written
+    bonus_token_ptr,  # B, written
+    accept_len_ptr,  # B, written
+    starts_out_ptr,  # B, written
+    V,
+    K: tl.constexpr,
+    W: tl.constexpr,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    for i in range(W):
+        at = row * W + i
+        find_best(logits_8_ptr + at * V, best_ptr, words_ptr, at, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        lane = tl.arange(0, BLOCK)
+        guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
+        verify_len = tl.load(verify_len_ptr + row)
+        seq_lens = tl.load(seq_lens_ptr + row)
+        verified = best_of_rows(best_ptr, words_ptr, row * W, lane, V, W, BLOCK, PARTS)
+        accept_len = accept_chain(guesses, verified, lane, K)
+        kept_len = cap(accept_len, verify_len)
+        starts = hold(seq_lens)
+        kept = mask_rejected(verified, kept_len, lane)
+        bonus = take_last(verified, kept_len, lane)
+        tl.store(output_tokens_ptr + row * W + lane, kept, mask=lane < W)
+        tl.store(bonus_token_ptr + row, bonus)
+        tl.store(accept_len_ptr + row, kept_len)
+        tl.store(seq_lens_ptr + row, seq_lens + kept_len)
+        tl.store(starts_out_ptr + row, starts)
+
+
+def rows_11(state: Device, logits_8: Tensor, guesses: Tensor, verify_len: Tensor) -> Tensor:
+    """Launch rows_11_kernel, PARTS programs a request."""
+    rows = guesses.shape[0]
+    logits_8 = logits_8.contiguous()
+    best = torch.empty(rows * 8, PARTS, device=guesses.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    starts = torch.empty(rows, dtype=torch.int64, device=guesses.device)
+    rows_11_kernel[(rows, PARTS)](
+        logits_8,
+        best,
+        words,
+        state.arrivals,
+        guesses,
+        verify_len,
+        state.seq_lens,
+        state.output_tokens,
+        state.bonus_token,
+        state.accept_len,
+        starts,
+        logits_8.shape[-1],
+        K=7,
+        W=8,
+        TILE=TILE,
+        PARTS=PARTS,
+        BLOCK=8,
+    )
+    return starts
+
+
+def step(target: Target, drafter: Draft, state: Device, budget: int) -> None:
+    """One captured step: as many guesses are verified as the plan has room for.
+
+    22 launches outside the forwards.
+    """
+    block = mask_block(state.bonus_token, MASK_TOKEN, BLOCK_ROWS)  # [B, Q]
+    hidden = drafter.denoise(block, state.seq_lens)  # [B, Q, H]
+    base = drafter.score(hidden)  # [B, K, V]
+    bias = drafter.markov(state.bonus_token, hidden[:, 0])  # [B, V]
+    logits = base[:, 0] + bias  # [B, V]
+    guess = rows_1(state, logits)  # [B]
+    bias_2 = drafter.markov(guess, hidden[:, 1])  # [B, V]
+    logits_2 = base[:, 1] + bias_2  # [B, V]
+    guess_2 = rows_2(state, logits_2)  # [B]
+    bias_3 = drafter.markov(guess_2, hidden[:, 2])  # [B, V]
+    logits_3 = base[:, 2] + bias_3  # [B, V]
+    guess_3 = rows_3(state, logits_3)  # [B]
+    bias_4 = drafter.markov(guess_3, hidden[:, 3])  # [B, V]
+    logits_4 = base[:, 3] + bias_4  # [B, V]
+    guess_4 = rows_4(state, logits_4)  # [B]
+    bias_5 = drafter.markov(guess_4, hidden[:, 4])  # [B, V]
+    logits_5 = base[:, 4] + bias_5  # [B, V]
+    guess_5 = rows_5(state, logits_5)  # [B]
+    bias_6 = drafter.markov(guess_5, hidden[:, 5])  # [B, V]
+    logits_6 = base[:, 5] + bias_6  # [B, V]
+    guess_6 = rows_6(state, logits_6)  # [B]
+    bias_7 = drafter.markov(guess_6, hidden[:, 6])  # [B, V]
+    logits_7 = base[:, 6] + bias_7  # [B, V]
+    guesses = rows_7(state, logits_7, guess, guess_2, guess_3, guess_4, guess_5, guess_6)  # [B, K]
+    trust = drafter.trust(hidden, state.bonus_token, guesses)  # [B, K]
+    rows_8(state, trust)
+    survival = survivals(trust, TEMPERATURES)  # [B, K]
+    tokens = rows_9(state, guesses)  # [B, W]
+    verify_len = allocate(survival, budget)  # [B]
+    rows_10(state, verify_len)
+    packed = pack(verify_len, budget, NUM_DRAFT_TOKENS)  # [G]
+    # shapes given: [B, W, V], [B, W, n * H]
+    logits_8, taps = target.verify_packed_taps(tokens, state.seq_lens, packed, TAPS)
+    starts = rows_11(state, logits_8, guesses, verify_len)  # [B]
+    drafter.inject(taps, starts, state.accept_len)
+
+
+VARIANTS = {
+    "ragged": step,
+}
+LAUNCHES = {"ragged": 22}

@@ -1,0 +1,214 @@
+"""pico/dflash_planned: the step of step.py as a device runs it.
+
+Loops are unrolled and phases run on; what lies between two forwards is one kernel wherever one
+program a request can do it. Every value of a kernel stays in registers, a request's row as a vector
+of BLOCK lanes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from specflow.kernels.device import allocate, mask_block, pack
+from specflow.kernels.rows_triton import accept_chain, cap, hold, mask_rejected, take_last, window
+from specflow.kernels.vocab_triton import arrived_last, best_of_rows, find_best
+from specflow.models.protocols import Draft, Target
+
+from .step import BLOCK_ROWS, MASK_TOKEN, NUM_DRAFT_TOKENS, TAPS, State
+
+PARTS = 16  # programs that look for the best of a row of logits together
+TILE = 1024  # logits that one of them looks at at once
+
+
+@dataclass
+class Device(State):
+    """The state of a step, and what only a device keeps."""
+
+    arrivals: Tensor  # [B]     programs of a request that are done; 0 between two launches
+
+    @classmethod
+    def new(cls, rows: int, device: str) -> Device:
+        """Allocate every buffer once, zeroed."""
+        arrivals = torch.zeros(rows, dtype=torch.int32, device=device)
+        return cls(**vars(State.new(rows, device)), arrivals=arrivals)
+
+    def rows(self, count: int) -> Device:
+        """The first `count` requests: views of the same addresses."""
+        return Device(**vars(super().rows(count)), arrivals=self.arrivals[:count])
+
+
+@triton.jit
+def rows_1_kernel(
+    base_ptr,  # B, K, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    bonus_token_ptr,  # B
+    guesses_out_ptr,  # B, K, written
+    tokens_out_ptr,  # B, W, written
+    V,
+    K: tl.constexpr,
+    W: tl.constexpr,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    for i in range(K):
+        at = row * K + i
+        find_best(base_ptr + at * V, best_ptr, words_ptr, at, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        lane = tl.arange(0, BLOCK)
+        bonus_token = tl.load(bonus_token_ptr + row)
+        guesses = best_of_rows(best_ptr, words_ptr, row * K, lane, V, K, BLOCK, PARTS)
+        tokens = window(bonus_token, guesses, lane)
+        tl.store(guesses_out_ptr + row * K + lane, guesses, mask=lane < K)
+        tl.store(tokens_out_ptr + row * W + lane, tokens, mask=lane < W)
+
+
+def rows_1(state: Device, base: Tensor) -> tuple[Tensor, Tensor]:
+    """Launch rows_1_kernel, PARTS programs a request."""
+    rows = state.bonus_token.shape[0]
+    base = base.contiguous()
+    best = torch.empty(rows * 7, PARTS, device=state.bonus_token.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    guesses = torch.empty(rows, 7, dtype=torch.int64, device=state.bonus_token.device)
+    tokens = torch.empty(rows, 8, dtype=torch.int64, device=state.bonus_token.device)
+    rows_1_kernel[(rows, PARTS)](
+        base,
+        best,
+        words,
+        state.arrivals,
+        state.bonus_token,
+        guesses,
+        tokens,
+        base.shape[-1],
+        K=7,
+        W=8,
+        TILE=TILE,
+        PARTS=PARTS,
+        BLOCK=8,
+    )
+    return guesses, tokens
+
+
+@triton.jit
+def rows_2_kernel(
+    verify_len_ptr,  # B
+    state_verify_len_ptr,  # B, written
+):
+    row = tl.program_id(0)
+    verify_len = tl.load(verify_len_ptr + row)
+    tl.store(state_verify_len_ptr + row, verify_len)
+
+
+def rows_2(state: Device, verify_len: Tensor) -> None:
+    """Launch rows_2_kernel, one program a request."""
+    rows = verify_len.shape[0]
+    rows_2_kernel[(rows,)](
+        verify_len,
+        state.verify_len,
+    )
+
+
+@triton.jit
+def rows_3_kernel(
+    logits_ptr,  # B, W, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    guesses_ptr,  # B, K
+    verify_len_ptr,  # B
+    seq_lens_ptr,  # B
+    output_tokens_ptr,  # B, W, written
+    bonus_token_ptr,  # B, written
+    accept_len_ptr,  # B, written
+    starts_out_ptr,  # B, written
+    V,
+    K: tl.constexpr,
+    W: tl.constexpr,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    for i in range(W):
+        at = row * W + i
+        find_best(logits_ptr + at * V, best_ptr, words_ptr, at, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        lane = tl.arange(0, BLOCK)
+        guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
+        verify_len = tl.load(verify_len_ptr + row)
+        seq_lens = tl.load(seq_lens_ptr + row)
+        verified = best_of_rows(best_ptr, words_ptr, row * W, lane, V, W, BLOCK, PARTS)
+        accept_len = accept_chain(guesses, verified, lane, K)
+        kept_len = cap(accept_len, verify_len)
+        starts = hold(seq_lens)
+        kept = mask_rejected(verified, kept_len, lane)
+        bonus = take_last(verified, kept_len, lane)
+        tl.store(output_tokens_ptr + row * W + lane, kept, mask=lane < W)
+        tl.store(bonus_token_ptr + row, bonus)
+        tl.store(accept_len_ptr + row, kept_len)
+        tl.store(seq_lens_ptr + row, seq_lens + kept_len)
+        tl.store(starts_out_ptr + row, starts)
+
+
+def rows_3(state: Device, logits: Tensor, guesses: Tensor, verify_len: Tensor) -> Tensor:
+    """Launch rows_3_kernel, PARTS programs a request."""
+    rows = guesses.shape[0]
+    logits = logits.contiguous()
+    best = torch.empty(rows * 8, PARTS, device=guesses.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    starts = torch.empty(rows, dtype=torch.int64, device=guesses.device)
+    rows_3_kernel[(rows, PARTS)](
+        logits,
+        best,
+        words,
+        state.arrivals,
+        guesses,
+        verify_len,
+        state.seq_lens,
+        state.output_tokens,
+        state.bonus_token,
+        state.accept_len,
+        starts,
+        logits.shape[-1],
+        K=7,
+        W=8,
+        TILE=TILE,
+        PARTS=PARTS,
+        BLOCK=8,
+    )
+    return starts
+
+
+def step(target: Target, drafter: Draft, state: Device, budget: int) -> None:
+    """One captured step: as many guesses are verified as the plan has room for.
+
+    6 launches outside the forwards.
+    """
+    block = mask_block(state.bonus_token, MASK_TOKEN, BLOCK_ROWS)  # [B, Q]
+    hidden = drafter.denoise(block, state.seq_lens)  # [B, Q, H]
+    rows = hidden[:, 1:]  # [B, K, H]
+    base = drafter.score(rows)  # [B, K, V]
+    guesses, tokens = rows_1(state, base)  # [B, K], [B, W]
+    verify_len = allocate(state.survival, budget)  # [B]
+    rows_2(state, verify_len)
+    packed = pack(verify_len, budget, NUM_DRAFT_TOKENS)  # [G]
+    # shapes given: [B, W, V], [B, W, n * H]
+    logits, taps = target.verify_packed_taps(tokens, state.seq_lens, packed, TAPS)
+    starts = rows_3(state, logits, guesses, verify_len)  # [B]
+    drafter.inject(taps, starts, state.accept_len)
+
+
+VARIANTS = {
+    "ragged": step,
+}
+LAUNCHES = {"ragged": 6}

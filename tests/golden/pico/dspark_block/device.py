@@ -1,0 +1,234 @@
+"""pico/dspark_block: the step of step.py as a device runs it.
+
+Loops are unrolled and phases run on; what lies between two forwards is one kernel wherever one
+program a request can do it. Every value of a kernel stays in registers, a request's row as a vector
+of BLOCK lanes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from specflow.kernels.device import (
+    accept_block,
+    draft_coins,
+    law_of,
+    mask_block,
+    pick,
+    verify_coins,
+)
+from specflow.kernels.rows_triton import hold, mask_rejected, take_last, window
+from specflow.models.protocols import Draft, Target
+
+from .step import BLOCK_ROWS, MASK_TOKEN, NUM_COINS, NUM_GUESSES, TAPS, State
+
+
+@dataclass
+class Device(State):
+    """The state of a step, and what only a device keeps."""
+
+    arrivals: Tensor  # [B]     programs of a request that are done; 0 between two launches
+
+    @classmethod
+    def new(cls, rows: int, device: str) -> Device:
+        """Allocate every buffer once, zeroed."""
+        arrivals = torch.zeros(rows, dtype=torch.int32, device=device)
+        return cls(**vars(State.new(rows, device)), arrivals=arrivals)
+
+    def rows(self, count: int) -> Device:
+        """The first `count` requests: views of the same addresses."""
+        return Device(**vars(super().rows(count)), arrivals=self.arrivals[:count])
+
+
+@triton.jit
+def rows_1_kernel(
+    guess_ptr,  # B
+    guess_2_ptr,  # B
+    guess_3_ptr,  # B
+    guess_4_ptr,  # B
+    guess_5_ptr,  # B
+    guess_6_ptr,  # B
+    guess_7_ptr,  # B
+    guesses_out_ptr,  # B, K, written
+    K: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    lane = tl.arange(0, BLOCK)
+    guess = tl.load(guess_ptr + row)
+    guess_2 = tl.load(guess_2_ptr + row)
+    guess_3 = tl.load(guess_3_ptr + row)
+    guess_4 = tl.load(guess_4_ptr + row)
+    guess_5 = tl.load(guess_5_ptr + row)
+    guess_6 = tl.load(guess_6_ptr + row)
+    guess_7 = tl.load(guess_7_ptr + row)
+    guesses = tl.full((BLOCK,), -1, tl.int64)
+    guesses = tl.where(lane == 0, guess, guesses)
+    guesses = tl.where(lane == 1, guess_2, guesses)
+    guesses = tl.where(lane == 2, guess_3, guesses)
+    guesses = tl.where(lane == 3, guess_4, guesses)
+    guesses = tl.where(lane == 4, guess_5, guesses)
+    guesses = tl.where(lane == 5, guess_6, guesses)
+    guesses = tl.where(lane == 6, guess_7, guesses)
+    tl.store(guesses_out_ptr + row * K + lane, guesses, mask=lane < K)
+
+
+def rows_1(
+    state: Device,
+    guess: Tensor,
+    guess_2: Tensor,
+    guess_3: Tensor,
+    guess_4: Tensor,
+    guess_5: Tensor,
+    guess_6: Tensor,
+    guess_7: Tensor,
+) -> Tensor:
+    """Launch rows_1_kernel, one program a request."""
+    rows = guess.shape[0]
+    guesses = torch.empty(rows, 7, dtype=torch.int64, device=guess.device)
+    rows_1_kernel[(rows,)](
+        guess,
+        guess_2,
+        guess_3,
+        guess_4,
+        guess_5,
+        guess_6,
+        guess_7,
+        guesses,
+        K=7,
+        BLOCK=8,
+    )
+    return guesses
+
+
+@triton.jit
+def rows_2_kernel(
+    guesses_ptr,  # B, K
+    bonus_token_ptr,  # B
+    tokens_out_ptr,  # B, W, written
+    K: tl.constexpr,
+    W: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    lane = tl.arange(0, BLOCK)
+    guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
+    bonus_token = tl.load(bonus_token_ptr + row)
+    tokens = window(bonus_token, guesses, lane)
+    tl.store(tokens_out_ptr + row * W + lane, tokens, mask=lane < W)
+
+
+def rows_2(state: Device, guesses: Tensor) -> Tensor:
+    """Launch rows_2_kernel, one program a request."""
+    rows = guesses.shape[0]
+    tokens = torch.empty(rows, 8, dtype=torch.int64, device=guesses.device)
+    rows_2_kernel[(rows,)](
+        guesses,
+        state.bonus_token,
+        tokens,
+        K=7,
+        W=8,
+        BLOCK=8,
+    )
+    return tokens
+
+
+@triton.jit
+def rows_3_kernel(
+    gained_ptr,  # B, W
+    accept_len_ptr,  # B
+    seq_lens_ptr,  # B
+    output_tokens_ptr,  # B, W, written
+    bonus_token_ptr,  # B, written
+    state_accept_len_ptr,  # B, written
+    starts_out_ptr,  # B, written
+    W: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    lane = tl.arange(0, BLOCK)
+    gained = tl.load(gained_ptr + row * W + lane, mask=lane < W, other=-1)
+    accept_len = tl.load(accept_len_ptr + row)
+    seq_lens = tl.load(seq_lens_ptr + row)
+    starts = hold(seq_lens)
+    kept = mask_rejected(gained, accept_len, lane)
+    bonus = take_last(gained, accept_len, lane)
+    tl.store(output_tokens_ptr + row * W + lane, kept, mask=lane < W)
+    tl.store(bonus_token_ptr + row, bonus)
+    tl.store(state_accept_len_ptr + row, accept_len)
+    tl.store(seq_lens_ptr + row, seq_lens + accept_len)
+    tl.store(starts_out_ptr + row, starts)
+
+
+def rows_3(state: Device, gained: Tensor, accept_len: Tensor) -> Tensor:
+    """Launch rows_3_kernel, one program a request."""
+    rows = gained.shape[0]
+    starts = torch.empty(rows, dtype=torch.int64, device=gained.device)
+    rows_3_kernel[(rows,)](
+        gained,
+        accept_len,
+        state.seq_lens,
+        state.output_tokens,
+        state.bonus_token,
+        state.accept_len,
+        starts,
+        W=8,
+        BLOCK=8,
+    )
+    return starts
+
+
+def step(target: Target, drafter: Draft, state: Device) -> None:
+    """One captured step: all guesses are verified. 30 launches outside the forwards."""
+    block = mask_block(state.bonus_token, MASK_TOKEN, BLOCK_ROWS)  # [B, Q]
+    hidden = drafter.denoise(block, state.seq_lens)  # [B, Q, H]
+    base = drafter.score(hidden)  # [B, K, V]
+    coins = draft_coins(state.seeds, state.seq_lens, NUM_GUESSES)  # [B, K]
+    bias = drafter.markov(state.bonus_token, hidden[:, 0])  # [B, V]
+    logits = base[:, 0] + bias  # [B, V]
+    law = law_of(logits, state.temperature)  # [B, V]
+    guess = pick(law, coins[:, 0])  # [B]
+    bias_2 = drafter.markov(guess, hidden[:, 1])  # [B, V]
+    logits_2 = base[:, 1] + bias_2  # [B, V]
+    law_2 = law_of(logits_2, state.temperature)  # [B, V]
+    guess_2 = pick(law_2, coins[:, 1])  # [B]
+    bias_3 = drafter.markov(guess_2, hidden[:, 2])  # [B, V]
+    logits_3 = base[:, 2] + bias_3  # [B, V]
+    law_3 = law_of(logits_3, state.temperature)  # [B, V]
+    guess_3 = pick(law_3, coins[:, 2])  # [B]
+    bias_4 = drafter.markov(guess_3, hidden[:, 3])  # [B, V]
+    logits_4 = base[:, 3] + bias_4  # [B, V]
+    law_4 = law_of(logits_4, state.temperature)  # [B, V]
+    guess_4 = pick(law_4, coins[:, 3])  # [B]
+    bias_5 = drafter.markov(guess_4, hidden[:, 4])  # [B, V]
+    logits_5 = base[:, 4] + bias_5  # [B, V]
+    law_5 = law_of(logits_5, state.temperature)  # [B, V]
+    guess_5 = pick(law_5, coins[:, 4])  # [B]
+    bias_6 = drafter.markov(guess_5, hidden[:, 5])  # [B, V]
+    logits_6 = base[:, 5] + bias_6  # [B, V]
+    law_6 = law_of(logits_6, state.temperature)  # [B, V]
+    guess_6 = pick(law_6, coins[:, 5])  # [B]
+    bias_7 = drafter.markov(guess_6, hidden[:, 6])  # [B, V]
+    logits_7 = base[:, 6] + bias_7  # [B, V]
+    law_7 = law_of(logits_7, state.temperature)  # [B, V]
+    guess_7 = pick(law_7, coins[:, 6])  # [B]
+    guesses = rows_1(state, guess, guess_2, guess_3, guess_4, guess_5, guess_6, guess_7)  # [B, K]
+    proposed = torch.stack([law, law_2, law_3, law_4, law_5, law_6, law_7], dim=1)  # [B, K, V]
+    tokens = rows_2(state, guesses)  # [B, W]
+    logits_8, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W, V], [B, W, n * H]
+    law_8 = law_of(logits_8, state.temperature)  # [B, W, V]
+    coins_2 = verify_coins(state.seeds, state.seq_lens, NUM_COINS)  # [B, W + 1]
+    accept_len, gained = accept_block(guesses, proposed, law_8, coins_2)  # [B], [B, W]
+    starts = rows_3(state, gained, accept_len)  # [B]
+    drafter.inject(taps, starts, state.accept_len)
+
+
+VARIANTS = {
+    "chain": step,
+}
+LAUNCHES = {"chain": 30}

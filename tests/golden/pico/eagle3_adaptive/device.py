@@ -1,0 +1,1463 @@
+"""pico/eagle3_adaptive: the step of step.py as a device runs it.
+
+Loops are unrolled and phases run on; what lies between two forwards is one kernel wherever one
+program a request can do it. Every value of a kernel stays in registers, a request's row as a vector
+of BLOCK lanes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from specflow.kernels.device import best_token
+from specflow.kernels.rows_triton import (
+    accept_chain,
+    copy_row,
+    first,
+    hold,
+    look_up,
+    mask_rejected,
+    take_last,
+    widen,
+    window,
+)
+from specflow.kernels.vocab_triton import arrived_last, best_of_parts, best_of_rows, find_best
+from specflow.models.protocols import Draft, Target
+
+from .step import TAPS, State
+
+PARTS = 16  # programs that look for the best of a row of logits together
+TILE = 1024  # logits that one of them looks at at once
+
+
+@dataclass
+class Device(State):
+    """The state of a step, and what only a device keeps."""
+
+    arrivals: Tensor  # [B]     programs of a request that are done; 0 between two launches
+
+    @classmethod
+    def new(cls, rows: int, device: str) -> Device:
+        """Allocate every buffer once, zeroed."""
+        arrivals = torch.zeros(rows, dtype=torch.int32, device=device)
+        return cls(**vars(State.new(rows, device)), arrivals=arrivals)
+
+    def rows(self, count: int) -> Device:
+        """The first `count` requests: views of the same addresses."""
+        return Device(**vars(super().rows(count)), arrivals=self.arrivals[:count])
+
+
+@triton.jit
+def rows_1_kernel(
+    logits_ptr,  # B, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    seq_lens_ptr,  # B
+    guess_out_ptr,  # B, written
+    position_out_ptr,  # B, written
+    to_target_ptr,
+    V,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    find_best(logits_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        seq_lens = tl.load(seq_lens_ptr + row)
+        word = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
+        guess = look_up(word, to_target_ptr)
+        position = seq_lens + 2 - 1
+        tl.store(guess_out_ptr + row, guess)
+        tl.store(position_out_ptr + row, position)
+
+
+def rows_1(state: Device, drafter: Draft, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Launch rows_1_kernel, PARTS programs a request."""
+    rows = state.seq_lens.shape[0]
+    logits = logits.contiguous()
+    best = torch.empty(rows, PARTS, device=state.seq_lens.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    guess = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
+    position = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
+    rows_1_kernel[(rows, PARTS)](
+        logits,
+        best,
+        words,
+        state.arrivals,
+        state.seq_lens,
+        guess,
+        position,
+        drafter.to_target,
+        logits.shape[-1],
+        TILE=TILE,
+        PARTS=PARTS,
+    )
+    return guess, position
+
+
+@triton.jit
+def rows_2_kernel(
+    logits_2_ptr,  # B, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    seq_lens_ptr,  # B
+    guess_2_out_ptr,  # B, written
+    position_2_out_ptr,  # B, written
+    to_target_ptr,
+    V,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    find_best(logits_2_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        seq_lens = tl.load(seq_lens_ptr + row)
+        word_2 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
+        guess_2 = look_up(word_2, to_target_ptr)
+        position_2 = seq_lens + 3 - 1
+        tl.store(guess_2_out_ptr + row, guess_2)
+        tl.store(position_2_out_ptr + row, position_2)
+
+
+def rows_2(state: Device, drafter: Draft, logits_2: Tensor) -> tuple[Tensor, Tensor]:
+    """Launch rows_2_kernel, PARTS programs a request."""
+    rows = state.seq_lens.shape[0]
+    logits_2 = logits_2.contiguous()
+    best = torch.empty(rows, PARTS, device=state.seq_lens.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    guess_2 = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
+    position_2 = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
+    rows_2_kernel[(rows, PARTS)](
+        logits_2,
+        best,
+        words,
+        state.arrivals,
+        state.seq_lens,
+        guess_2,
+        position_2,
+        drafter.to_target,
+        logits_2.shape[-1],
+        TILE=TILE,
+        PARTS=PARTS,
+    )
+    return guess_2, position_2
+
+
+@triton.jit
+def rows_3_kernel(
+    logits_3_ptr,  # B, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    seq_lens_ptr,  # B
+    guess_3_out_ptr,  # B, written
+    position_3_out_ptr,  # B, written
+    to_target_ptr,
+    V,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    find_best(logits_3_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        seq_lens = tl.load(seq_lens_ptr + row)
+        word_3 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
+        guess_3 = look_up(word_3, to_target_ptr)
+        position_3 = seq_lens + 4 - 1
+        tl.store(guess_3_out_ptr + row, guess_3)
+        tl.store(position_3_out_ptr + row, position_3)
+
+
+def rows_3(state: Device, drafter: Draft, logits_3: Tensor) -> tuple[Tensor, Tensor]:
+    """Launch rows_3_kernel, PARTS programs a request."""
+    rows = state.seq_lens.shape[0]
+    logits_3 = logits_3.contiguous()
+    best = torch.empty(rows, PARTS, device=state.seq_lens.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    guess_3 = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
+    position_3 = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
+    rows_3_kernel[(rows, PARTS)](
+        logits_3,
+        best,
+        words,
+        state.arrivals,
+        state.seq_lens,
+        guess_3,
+        position_3,
+        drafter.to_target,
+        logits_3.shape[-1],
+        TILE=TILE,
+        PARTS=PARTS,
+    )
+    return guess_3, position_3
+
+
+@triton.jit
+def rows_4_kernel(
+    logits_4_ptr,  # B, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    seq_lens_ptr,  # B
+    guess_4_out_ptr,  # B, written
+    position_4_out_ptr,  # B, written
+    to_target_ptr,
+    V,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    find_best(logits_4_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        seq_lens = tl.load(seq_lens_ptr + row)
+        word_4 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
+        guess_4 = look_up(word_4, to_target_ptr)
+        position_4 = seq_lens + 5 - 1
+        tl.store(guess_4_out_ptr + row, guess_4)
+        tl.store(position_4_out_ptr + row, position_4)
+
+
+def rows_4(state: Device, drafter: Draft, logits_4: Tensor) -> tuple[Tensor, Tensor]:
+    """Launch rows_4_kernel, PARTS programs a request."""
+    rows = state.seq_lens.shape[0]
+    logits_4 = logits_4.contiguous()
+    best = torch.empty(rows, PARTS, device=state.seq_lens.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    guess_4 = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
+    position_4 = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
+    rows_4_kernel[(rows, PARTS)](
+        logits_4,
+        best,
+        words,
+        state.arrivals,
+        state.seq_lens,
+        guess_4,
+        position_4,
+        drafter.to_target,
+        logits_4.shape[-1],
+        TILE=TILE,
+        PARTS=PARTS,
+    )
+    return guess_4, position_4
+
+
+@triton.jit
+def rows_5_kernel(
+    logits_5_ptr,  # B, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    seq_lens_ptr,  # B
+    guess_5_out_ptr,  # B, written
+    position_5_out_ptr,  # B, written
+    to_target_ptr,
+    V,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    find_best(logits_5_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        seq_lens = tl.load(seq_lens_ptr + row)
+        word_5 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
+        guess_5 = look_up(word_5, to_target_ptr)
+        position_5 = seq_lens + 6 - 1
+        tl.store(guess_5_out_ptr + row, guess_5)
+        tl.store(position_5_out_ptr + row, position_5)
+
+
+def rows_5(state: Device, drafter: Draft, logits_5: Tensor) -> tuple[Tensor, Tensor]:
+    """Launch rows_5_kernel, PARTS programs a request."""
+    rows = state.seq_lens.shape[0]
+    logits_5 = logits_5.contiguous()
+    best = torch.empty(rows, PARTS, device=state.seq_lens.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    guess_5 = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
+    position_5 = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
+    rows_5_kernel[(rows, PARTS)](
+        logits_5,
+        best,
+        words,
+        state.arrivals,
+        state.seq_lens,
+        guess_5,
+        position_5,
+        drafter.to_target,
+        logits_5.shape[-1],
+        TILE=TILE,
+        PARTS=PARTS,
+    )
+    return guess_5, position_5
+
+
+@triton.jit
+def rows_6_kernel(
+    logits_6_ptr,  # B, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    guess_ptr,  # B
+    guess_2_ptr,  # B
+    guess_3_ptr,  # B
+    guess_4_ptr,  # B
+    guess_5_ptr,  # B
+    first_guess_ptr,  # B
+    bonus_token_ptr,  # B
+    guesses_out_ptr,  # B, K7, written
+    tokens_out_ptr,  # B, W7, written
+    to_target_ptr,
+    V,
+    K7: tl.constexpr,
+    W7: tl.constexpr,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    find_best(logits_6_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        lane = tl.arange(0, BLOCK)
+        guess = tl.load(guess_ptr + row)
+        guess_2 = tl.load(guess_2_ptr + row)
+        guess_3 = tl.load(guess_3_ptr + row)
+        guess_4 = tl.load(guess_4_ptr + row)
+        guess_5 = tl.load(guess_5_ptr + row)
+        first_guess = tl.load(first_guess_ptr + row)
+        bonus_token = tl.load(bonus_token_ptr + row)
+        word_6 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
+        guess_6 = look_up(word_6, to_target_ptr)
+        guesses = tl.full((BLOCK,), -1, tl.int64)
+        guesses = tl.where(lane == 0, first_guess, guesses)
+        guesses = tl.where(lane == 1, guess, guesses)
+        guesses = tl.where(lane == 2, guess_2, guesses)
+        guesses = tl.where(lane == 3, guess_3, guesses)
+        guesses = tl.where(lane == 4, guess_4, guesses)
+        guesses = tl.where(lane == 5, guess_5, guesses)
+        guesses = tl.where(lane == 6, guess_6, guesses)
+        tokens = window(bonus_token, guesses, lane)
+        tl.store(guesses_out_ptr + row * K7 + lane, guesses, mask=lane < K7)
+        tl.store(tokens_out_ptr + row * W7 + lane, tokens, mask=lane < W7)
+
+
+def rows_6(
+    state: Device,
+    drafter: Draft,
+    logits_6: Tensor,
+    guess: Tensor,
+    guess_2: Tensor,
+    guess_3: Tensor,
+    guess_4: Tensor,
+    guess_5: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Launch rows_6_kernel, PARTS programs a request."""
+    rows = guess.shape[0]
+    logits_6 = logits_6.contiguous()
+    best = torch.empty(rows, PARTS, device=guess.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    guesses = torch.empty(rows, 7, dtype=torch.int64, device=guess.device)
+    tokens = torch.empty(rows, 8, dtype=torch.int64, device=guess.device)
+    rows_6_kernel[(rows, PARTS)](
+        logits_6,
+        best,
+        words,
+        state.arrivals,
+        guess,
+        guess_2,
+        guess_3,
+        guess_4,
+        guess_5,
+        state.first_guess,
+        state.bonus_token,
+        guesses,
+        tokens,
+        drafter.to_target,
+        logits_6.shape[-1],
+        K7=7,
+        W7=8,
+        TILE=TILE,
+        PARTS=PARTS,
+        BLOCK=8,
+    )
+    return guesses, tokens
+
+
+@triton.jit
+def rows_7_kernel(
+    logits_7_ptr,  # B, W7, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    guesses_ptr,  # B, K7
+    seq_lens_ptr,  # B
+    output_tokens_ptr,  # B, W, written
+    bonus_token_ptr,  # B, written
+    accept_len_ptr,  # B, written
+    verified_out_ptr,  # B, W7, written
+    accept_len_out_ptr,  # B, written
+    starts_out_ptr,  # B, written
+    V,
+    W: tl.constexpr,
+    K7: tl.constexpr,
+    W7: tl.constexpr,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    for i in range(W7):
+        at = row * W7 + i
+        find_best(logits_7_ptr + at * V, best_ptr, words_ptr, at, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        lane = tl.arange(0, BLOCK)
+        guesses = tl.load(guesses_ptr + row * K7 + lane, mask=lane < K7, other=-1)
+        seq_lens = tl.load(seq_lens_ptr + row)
+        verified = best_of_rows(best_ptr, words_ptr, row * W7, lane, V, W7, BLOCK, PARTS)
+        accept_len = accept_chain(guesses, verified, lane, K7)
+        starts = hold(seq_lens)
+        kept = mask_rejected(verified, accept_len, lane)
+        wide = widen(kept, lane, W7)
+        bonus = take_last(verified, accept_len, lane)
+        tl.store(output_tokens_ptr + row * W + lane, wide, mask=lane < W)
+        tl.store(bonus_token_ptr + row, bonus)
+        tl.store(accept_len_ptr + row, accept_len)
+        tl.store(seq_lens_ptr + row, seq_lens + accept_len)
+        tl.store(verified_out_ptr + row * W7 + lane, verified, mask=lane < W7)
+        tl.store(accept_len_out_ptr + row, accept_len)
+        tl.store(starts_out_ptr + row, starts)
+
+
+def rows_7(state: Device, logits_7: Tensor, guesses: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Launch rows_7_kernel, PARTS programs a request."""
+    rows = guesses.shape[0]
+    logits_7 = logits_7.contiguous()
+    best = torch.empty(rows * 8, PARTS, device=guesses.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    verified = torch.empty(rows, 8, dtype=torch.int64, device=guesses.device)
+    accept_len = torch.empty(rows, dtype=torch.int64, device=guesses.device)
+    starts = torch.empty(rows, dtype=torch.int64, device=guesses.device)
+    rows_7_kernel[(rows, PARTS)](
+        logits_7,
+        best,
+        words,
+        state.arrivals,
+        guesses,
+        state.seq_lens,
+        state.output_tokens,
+        state.bonus_token,
+        state.accept_len,
+        verified,
+        accept_len,
+        starts,
+        logits_7.shape[-1],
+        W=8,
+        K7=7,
+        W7=8,
+        TILE=TILE,
+        PARTS=PARTS,
+        BLOCK=8,
+    )
+    return verified, accept_len, starts
+
+
+@triton.jit
+def rows_8_kernel(
+    logits_8_ptr,  # B, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    first_guess_ptr,  # B, written
+    draft_hidden_ptr,  # B, H, written
+    standing_ptr,  # B, H
+    to_target_ptr,
+    V,
+    WIDE,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    find_best(logits_8_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        word_7 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
+        guess_7 = look_up(word_7, to_target_ptr)
+        tl.store(first_guess_ptr + row, guess_7)
+        copy_row(draft_hidden_ptr, standing_ptr, row, WIDE)
+
+
+def rows_8(state: Device, drafter: Draft, logits_8: Tensor, standing: Tensor) -> None:
+    """Launch rows_8_kernel, PARTS programs a request."""
+    rows = logits_8.shape[0]
+    logits_8 = logits_8.contiguous()
+    best = torch.empty(rows, PARTS, device=logits_8.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    standing = standing.contiguous()
+    rows_8_kernel[(rows, PARTS)](
+        logits_8,
+        best,
+        words,
+        state.arrivals,
+        state.first_guess,
+        state.draft_hidden,
+        standing,
+        drafter.to_target,
+        logits_8.shape[-1],
+        standing.shape[-1],
+        TILE=TILE,
+        PARTS=PARTS,
+    )
+
+
+@triton.jit
+def steps_5_rows_1_kernel(
+    logits_ptr,  # B, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    seq_lens_ptr,  # B
+    guess_out_ptr,  # B, written
+    position_out_ptr,  # B, written
+    to_target_ptr,
+    V,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    find_best(logits_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        seq_lens = tl.load(seq_lens_ptr + row)
+        word = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
+        guess = look_up(word, to_target_ptr)
+        position = seq_lens + 2 - 1
+        tl.store(guess_out_ptr + row, guess)
+        tl.store(position_out_ptr + row, position)
+
+
+def steps_5_rows_1(state: Device, drafter: Draft, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Launch steps_5_rows_1_kernel, PARTS programs a request."""
+    rows = state.seq_lens.shape[0]
+    logits = logits.contiguous()
+    best = torch.empty(rows, PARTS, device=state.seq_lens.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    guess = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
+    position = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
+    steps_5_rows_1_kernel[(rows, PARTS)](
+        logits,
+        best,
+        words,
+        state.arrivals,
+        state.seq_lens,
+        guess,
+        position,
+        drafter.to_target,
+        logits.shape[-1],
+        TILE=TILE,
+        PARTS=PARTS,
+    )
+    return guess, position
+
+
+@triton.jit
+def steps_5_rows_2_kernel(
+    logits_2_ptr,  # B, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    seq_lens_ptr,  # B
+    guess_2_out_ptr,  # B, written
+    position_2_out_ptr,  # B, written
+    to_target_ptr,
+    V,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    find_best(logits_2_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        seq_lens = tl.load(seq_lens_ptr + row)
+        word_2 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
+        guess_2 = look_up(word_2, to_target_ptr)
+        position_2 = seq_lens + 3 - 1
+        tl.store(guess_2_out_ptr + row, guess_2)
+        tl.store(position_2_out_ptr + row, position_2)
+
+
+def steps_5_rows_2(state: Device, drafter: Draft, logits_2: Tensor) -> tuple[Tensor, Tensor]:
+    """Launch steps_5_rows_2_kernel, PARTS programs a request."""
+    rows = state.seq_lens.shape[0]
+    logits_2 = logits_2.contiguous()
+    best = torch.empty(rows, PARTS, device=state.seq_lens.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    guess_2 = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
+    position_2 = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
+    steps_5_rows_2_kernel[(rows, PARTS)](
+        logits_2,
+        best,
+        words,
+        state.arrivals,
+        state.seq_lens,
+        guess_2,
+        position_2,
+        drafter.to_target,
+        logits_2.shape[-1],
+        TILE=TILE,
+        PARTS=PARTS,
+    )
+    return guess_2, position_2
+
+
+@triton.jit
+def steps_5_rows_3_kernel(
+    logits_3_ptr,  # B, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    seq_lens_ptr,  # B
+    guess_3_out_ptr,  # B, written
+    position_3_out_ptr,  # B, written
+    to_target_ptr,
+    V,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    find_best(logits_3_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        seq_lens = tl.load(seq_lens_ptr + row)
+        word_3 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
+        guess_3 = look_up(word_3, to_target_ptr)
+        position_3 = seq_lens + 4 - 1
+        tl.store(guess_3_out_ptr + row, guess_3)
+        tl.store(position_3_out_ptr + row, position_3)
+
+
+def steps_5_rows_3(state: Device, drafter: Draft, logits_3: Tensor) -> tuple[Tensor, Tensor]:
+    """Launch steps_5_rows_3_kernel, PARTS programs a request."""
+    rows = state.seq_lens.shape[0]
+    logits_3 = logits_3.contiguous()
+    best = torch.empty(rows, PARTS, device=state.seq_lens.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    guess_3 = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
+    position_3 = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
+    steps_5_rows_3_kernel[(rows, PARTS)](
+        logits_3,
+        best,
+        words,
+        state.arrivals,
+        state.seq_lens,
+        guess_3,
+        position_3,
+        drafter.to_target,
+        logits_3.shape[-1],
+        TILE=TILE,
+        PARTS=PARTS,
+    )
+    return guess_3, position_3
+
+
+@triton.jit
+def steps_5_rows_4_kernel(
+    logits_4_ptr,  # B, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    guess_ptr,  # B
+    guess_2_ptr,  # B
+    guess_3_ptr,  # B
+    first_guess_ptr,  # B
+    bonus_token_ptr,  # B
+    guesses_out_ptr,  # B, K5, written
+    tokens_out_ptr,  # B, W5, written
+    to_target_ptr,
+    V,
+    K5: tl.constexpr,
+    W5: tl.constexpr,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    find_best(logits_4_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        lane = tl.arange(0, BLOCK)
+        guess = tl.load(guess_ptr + row)
+        guess_2 = tl.load(guess_2_ptr + row)
+        guess_3 = tl.load(guess_3_ptr + row)
+        first_guess = tl.load(first_guess_ptr + row)
+        bonus_token = tl.load(bonus_token_ptr + row)
+        word_4 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
+        guess_4 = look_up(word_4, to_target_ptr)
+        guesses = tl.full((BLOCK,), -1, tl.int64)
+        guesses = tl.where(lane == 0, first_guess, guesses)
+        guesses = tl.where(lane == 1, guess, guesses)
+        guesses = tl.where(lane == 2, guess_2, guesses)
+        guesses = tl.where(lane == 3, guess_3, guesses)
+        guesses = tl.where(lane == 4, guess_4, guesses)
+        tokens = window(bonus_token, guesses, lane)
+        tl.store(guesses_out_ptr + row * K5 + lane, guesses, mask=lane < K5)
+        tl.store(tokens_out_ptr + row * W5 + lane, tokens, mask=lane < W5)
+
+
+def steps_5_rows_4(
+    state: Device, drafter: Draft, logits_4: Tensor, guess: Tensor, guess_2: Tensor, guess_3: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Launch steps_5_rows_4_kernel, PARTS programs a request."""
+    rows = guess.shape[0]
+    logits_4 = logits_4.contiguous()
+    best = torch.empty(rows, PARTS, device=guess.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    guesses = torch.empty(rows, 5, dtype=torch.int64, device=guess.device)
+    tokens = torch.empty(rows, 6, dtype=torch.int64, device=guess.device)
+    steps_5_rows_4_kernel[(rows, PARTS)](
+        logits_4,
+        best,
+        words,
+        state.arrivals,
+        guess,
+        guess_2,
+        guess_3,
+        state.first_guess,
+        state.bonus_token,
+        guesses,
+        tokens,
+        drafter.to_target,
+        logits_4.shape[-1],
+        K5=5,
+        W5=6,
+        TILE=TILE,
+        PARTS=PARTS,
+        BLOCK=8,
+    )
+    return guesses, tokens
+
+
+@triton.jit
+def steps_5_rows_5_kernel(
+    logits_5_ptr,  # B, W5, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    guesses_ptr,  # B, K5
+    seq_lens_ptr,  # B
+    output_tokens_ptr,  # B, W, written
+    bonus_token_ptr,  # B, written
+    accept_len_ptr,  # B, written
+    verified_out_ptr,  # B, W5, written
+    accept_len_out_ptr,  # B, written
+    starts_out_ptr,  # B, written
+    V,
+    W: tl.constexpr,
+    K5: tl.constexpr,
+    W5: tl.constexpr,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    for i in range(W5):
+        at = row * W5 + i
+        find_best(logits_5_ptr + at * V, best_ptr, words_ptr, at, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        lane = tl.arange(0, BLOCK)
+        guesses = tl.load(guesses_ptr + row * K5 + lane, mask=lane < K5, other=-1)
+        seq_lens = tl.load(seq_lens_ptr + row)
+        verified = best_of_rows(best_ptr, words_ptr, row * W5, lane, V, W5, BLOCK, PARTS)
+        accept_len = accept_chain(guesses, verified, lane, K5)
+        starts = hold(seq_lens)
+        kept = mask_rejected(verified, accept_len, lane)
+        wide = widen(kept, lane, W5)
+        bonus = take_last(verified, accept_len, lane)
+        tl.store(output_tokens_ptr + row * W + lane, wide, mask=lane < W)
+        tl.store(bonus_token_ptr + row, bonus)
+        tl.store(accept_len_ptr + row, accept_len)
+        tl.store(seq_lens_ptr + row, seq_lens + accept_len)
+        tl.store(verified_out_ptr + row * W5 + lane, verified, mask=lane < W5)
+        tl.store(accept_len_out_ptr + row, accept_len)
+        tl.store(starts_out_ptr + row, starts)
+
+
+def steps_5_rows_5(
+    state: Device, logits_5: Tensor, guesses: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Launch steps_5_rows_5_kernel, PARTS programs a request."""
+    rows = guesses.shape[0]
+    logits_5 = logits_5.contiguous()
+    best = torch.empty(rows * 6, PARTS, device=guesses.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    verified = torch.empty(rows, 6, dtype=torch.int64, device=guesses.device)
+    accept_len = torch.empty(rows, dtype=torch.int64, device=guesses.device)
+    starts = torch.empty(rows, dtype=torch.int64, device=guesses.device)
+    steps_5_rows_5_kernel[(rows, PARTS)](
+        logits_5,
+        best,
+        words,
+        state.arrivals,
+        guesses,
+        state.seq_lens,
+        state.output_tokens,
+        state.bonus_token,
+        state.accept_len,
+        verified,
+        accept_len,
+        starts,
+        logits_5.shape[-1],
+        W=8,
+        K5=5,
+        W5=6,
+        TILE=TILE,
+        PARTS=PARTS,
+        BLOCK=8,
+    )
+    return verified, accept_len, starts
+
+
+@triton.jit
+def steps_5_rows_6_kernel(
+    logits_6_ptr,  # B, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    first_guess_ptr,  # B, written
+    draft_hidden_ptr,  # B, H, written
+    standing_ptr,  # B, H
+    to_target_ptr,
+    V,
+    WIDE,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    find_best(logits_6_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        word_5 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
+        guess_5 = look_up(word_5, to_target_ptr)
+        tl.store(first_guess_ptr + row, guess_5)
+        copy_row(draft_hidden_ptr, standing_ptr, row, WIDE)
+
+
+def steps_5_rows_6(state: Device, drafter: Draft, logits_6: Tensor, standing: Tensor) -> None:
+    """Launch steps_5_rows_6_kernel, PARTS programs a request."""
+    rows = logits_6.shape[0]
+    logits_6 = logits_6.contiguous()
+    best = torch.empty(rows, PARTS, device=logits_6.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    standing = standing.contiguous()
+    steps_5_rows_6_kernel[(rows, PARTS)](
+        logits_6,
+        best,
+        words,
+        state.arrivals,
+        state.first_guess,
+        state.draft_hidden,
+        standing,
+        drafter.to_target,
+        logits_6.shape[-1],
+        standing.shape[-1],
+        TILE=TILE,
+        PARTS=PARTS,
+    )
+
+
+@triton.jit
+def steps_3_rows_1_kernel(
+    logits_ptr,  # B, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    seq_lens_ptr,  # B
+    guess_out_ptr,  # B, written
+    position_out_ptr,  # B, written
+    to_target_ptr,
+    V,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    find_best(logits_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        seq_lens = tl.load(seq_lens_ptr + row)
+        word = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
+        guess = look_up(word, to_target_ptr)
+        position = seq_lens + 2 - 1
+        tl.store(guess_out_ptr + row, guess)
+        tl.store(position_out_ptr + row, position)
+
+
+def steps_3_rows_1(state: Device, drafter: Draft, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Launch steps_3_rows_1_kernel, PARTS programs a request."""
+    rows = state.seq_lens.shape[0]
+    logits = logits.contiguous()
+    best = torch.empty(rows, PARTS, device=state.seq_lens.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    guess = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
+    position = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
+    steps_3_rows_1_kernel[(rows, PARTS)](
+        logits,
+        best,
+        words,
+        state.arrivals,
+        state.seq_lens,
+        guess,
+        position,
+        drafter.to_target,
+        logits.shape[-1],
+        TILE=TILE,
+        PARTS=PARTS,
+    )
+    return guess, position
+
+
+@triton.jit
+def steps_3_rows_2_kernel(
+    logits_2_ptr,  # B, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    guess_ptr,  # B
+    first_guess_ptr,  # B
+    bonus_token_ptr,  # B
+    guesses_out_ptr,  # B, K3, written
+    tokens_out_ptr,  # B, W3, written
+    to_target_ptr,
+    V,
+    K3: tl.constexpr,
+    W3: tl.constexpr,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    find_best(logits_2_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        lane = tl.arange(0, BLOCK)
+        guess = tl.load(guess_ptr + row)
+        first_guess = tl.load(first_guess_ptr + row)
+        bonus_token = tl.load(bonus_token_ptr + row)
+        word_2 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
+        guess_2 = look_up(word_2, to_target_ptr)
+        guesses = tl.full((BLOCK,), -1, tl.int64)
+        guesses = tl.where(lane == 0, first_guess, guesses)
+        guesses = tl.where(lane == 1, guess, guesses)
+        guesses = tl.where(lane == 2, guess_2, guesses)
+        tokens = window(bonus_token, guesses, lane)
+        tl.store(guesses_out_ptr + row * K3 + lane, guesses, mask=lane < K3)
+        tl.store(tokens_out_ptr + row * W3 + lane, tokens, mask=lane < W3)
+
+
+def steps_3_rows_2(
+    state: Device, drafter: Draft, logits_2: Tensor, guess: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Launch steps_3_rows_2_kernel, PARTS programs a request."""
+    rows = guess.shape[0]
+    logits_2 = logits_2.contiguous()
+    best = torch.empty(rows, PARTS, device=guess.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    guesses = torch.empty(rows, 3, dtype=torch.int64, device=guess.device)
+    tokens = torch.empty(rows, 4, dtype=torch.int64, device=guess.device)
+    steps_3_rows_2_kernel[(rows, PARTS)](
+        logits_2,
+        best,
+        words,
+        state.arrivals,
+        guess,
+        state.first_guess,
+        state.bonus_token,
+        guesses,
+        tokens,
+        drafter.to_target,
+        logits_2.shape[-1],
+        K3=3,
+        W3=4,
+        TILE=TILE,
+        PARTS=PARTS,
+        BLOCK=8,
+    )
+    return guesses, tokens
+
+
+@triton.jit
+def steps_3_rows_3_kernel(
+    logits_3_ptr,  # B, W3, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    guesses_ptr,  # B, K3
+    seq_lens_ptr,  # B
+    output_tokens_ptr,  # B, W, written
+    bonus_token_ptr,  # B, written
+    accept_len_ptr,  # B, written
+    verified_out_ptr,  # B, W3, written
+    accept_len_out_ptr,  # B, written
+    starts_out_ptr,  # B, written
+    V,
+    W: tl.constexpr,
+    K3: tl.constexpr,
+    W3: tl.constexpr,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    for i in range(W3):
+        at = row * W3 + i
+        find_best(logits_3_ptr + at * V, best_ptr, words_ptr, at, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        lane = tl.arange(0, BLOCK)
+        guesses = tl.load(guesses_ptr + row * K3 + lane, mask=lane < K3, other=-1)
+        seq_lens = tl.load(seq_lens_ptr + row)
+        verified = best_of_rows(best_ptr, words_ptr, row * W3, lane, V, W3, BLOCK, PARTS)
+        accept_len = accept_chain(guesses, verified, lane, K3)
+        starts = hold(seq_lens)
+        kept = mask_rejected(verified, accept_len, lane)
+        wide = widen(kept, lane, W3)
+        bonus = take_last(verified, accept_len, lane)
+        tl.store(output_tokens_ptr + row * W + lane, wide, mask=lane < W)
+        tl.store(bonus_token_ptr + row, bonus)
+        tl.store(accept_len_ptr + row, accept_len)
+        tl.store(seq_lens_ptr + row, seq_lens + accept_len)
+        tl.store(verified_out_ptr + row * W3 + lane, verified, mask=lane < W3)
+        tl.store(accept_len_out_ptr + row, accept_len)
+        tl.store(starts_out_ptr + row, starts)
+
+
+def steps_3_rows_3(
+    state: Device, logits_3: Tensor, guesses: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Launch steps_3_rows_3_kernel, PARTS programs a request."""
+    rows = guesses.shape[0]
+    logits_3 = logits_3.contiguous()
+    best = torch.empty(rows * 4, PARTS, device=guesses.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    verified = torch.empty(rows, 4, dtype=torch.int64, device=guesses.device)
+    accept_len = torch.empty(rows, dtype=torch.int64, device=guesses.device)
+    starts = torch.empty(rows, dtype=torch.int64, device=guesses.device)
+    steps_3_rows_3_kernel[(rows, PARTS)](
+        logits_3,
+        best,
+        words,
+        state.arrivals,
+        guesses,
+        state.seq_lens,
+        state.output_tokens,
+        state.bonus_token,
+        state.accept_len,
+        verified,
+        accept_len,
+        starts,
+        logits_3.shape[-1],
+        W=8,
+        K3=3,
+        W3=4,
+        TILE=TILE,
+        PARTS=PARTS,
+        BLOCK=8,
+    )
+    return verified, accept_len, starts
+
+
+@triton.jit
+def steps_3_rows_4_kernel(
+    logits_4_ptr,  # B, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    first_guess_ptr,  # B, written
+    draft_hidden_ptr,  # B, H, written
+    standing_ptr,  # B, H
+    to_target_ptr,
+    V,
+    WIDE,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    find_best(logits_4_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        word_3 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
+        guess_3 = look_up(word_3, to_target_ptr)
+        tl.store(first_guess_ptr + row, guess_3)
+        copy_row(draft_hidden_ptr, standing_ptr, row, WIDE)
+
+
+def steps_3_rows_4(state: Device, drafter: Draft, logits_4: Tensor, standing: Tensor) -> None:
+    """Launch steps_3_rows_4_kernel, PARTS programs a request."""
+    rows = logits_4.shape[0]
+    logits_4 = logits_4.contiguous()
+    best = torch.empty(rows, PARTS, device=logits_4.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    standing = standing.contiguous()
+    steps_3_rows_4_kernel[(rows, PARTS)](
+        logits_4,
+        best,
+        words,
+        state.arrivals,
+        state.first_guess,
+        state.draft_hidden,
+        standing,
+        drafter.to_target,
+        logits_4.shape[-1],
+        standing.shape[-1],
+        TILE=TILE,
+        PARTS=PARTS,
+    )
+
+
+@triton.jit
+def steps_1_rows_1_kernel(
+    first_guess_ptr,  # B
+    bonus_token_ptr,  # B
+    guesses_out_ptr,  # B, K1, written
+    tokens_out_ptr,  # B, W1, written
+    K1: tl.constexpr,
+    W1: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    lane = tl.arange(0, BLOCK)
+    first_guess = tl.load(first_guess_ptr + row)
+    bonus_token = tl.load(bonus_token_ptr + row)
+    guesses = tl.full((BLOCK,), -1, tl.int64)
+    guesses = tl.where(lane == 0, first_guess, guesses)
+    tokens = window(bonus_token, guesses, lane)
+    tl.store(guesses_out_ptr + row * K1 + lane, guesses, mask=lane < K1)
+    tl.store(tokens_out_ptr + row * W1 + lane, tokens, mask=lane < W1)
+
+
+def steps_1_rows_1(state: Device) -> tuple[Tensor, Tensor]:
+    """Launch steps_1_rows_1_kernel, one program a request."""
+    rows = state.first_guess.shape[0]
+    guesses = torch.empty(rows, 1, dtype=torch.int64, device=state.first_guess.device)
+    tokens = torch.empty(rows, 2, dtype=torch.int64, device=state.first_guess.device)
+    steps_1_rows_1_kernel[(rows,)](
+        state.first_guess,
+        state.bonus_token,
+        guesses,
+        tokens,
+        K1=1,
+        W1=2,
+        BLOCK=8,
+    )
+    return guesses, tokens
+
+
+@triton.jit
+def steps_1_rows_2_kernel(
+    logits_ptr,  # B, W1, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    guesses_ptr,  # B, K1
+    seq_lens_ptr,  # B
+    output_tokens_ptr,  # B, W, written
+    bonus_token_ptr,  # B, written
+    accept_len_ptr,  # B, written
+    verified_out_ptr,  # B, W1, written
+    accept_len_out_ptr,  # B, written
+    starts_out_ptr,  # B, written
+    V,
+    W: tl.constexpr,
+    K1: tl.constexpr,
+    W1: tl.constexpr,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    for i in range(W1):
+        at = row * W1 + i
+        find_best(logits_ptr + at * V, best_ptr, words_ptr, at, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        lane = tl.arange(0, BLOCK)
+        guesses = tl.load(guesses_ptr + row * K1 + lane, mask=lane < K1, other=-1)
+        seq_lens = tl.load(seq_lens_ptr + row)
+        verified = best_of_rows(best_ptr, words_ptr, row * W1, lane, V, W1, BLOCK, PARTS)
+        accept_len = accept_chain(guesses, verified, lane, K1)
+        starts = hold(seq_lens)
+        kept = mask_rejected(verified, accept_len, lane)
+        wide = widen(kept, lane, W1)
+        bonus = take_last(verified, accept_len, lane)
+        tl.store(output_tokens_ptr + row * W + lane, wide, mask=lane < W)
+        tl.store(bonus_token_ptr + row, bonus)
+        tl.store(accept_len_ptr + row, accept_len)
+        tl.store(seq_lens_ptr + row, seq_lens + accept_len)
+        tl.store(verified_out_ptr + row * W1 + lane, verified, mask=lane < W1)
+        tl.store(accept_len_out_ptr + row, accept_len)
+        tl.store(starts_out_ptr + row, starts)
+
+
+def steps_1_rows_2(state: Device, logits: Tensor, guesses: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Launch steps_1_rows_2_kernel, PARTS programs a request."""
+    rows = guesses.shape[0]
+    logits = logits.contiguous()
+    best = torch.empty(rows * 2, PARTS, device=guesses.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    verified = torch.empty(rows, 2, dtype=torch.int64, device=guesses.device)
+    accept_len = torch.empty(rows, dtype=torch.int64, device=guesses.device)
+    starts = torch.empty(rows, dtype=torch.int64, device=guesses.device)
+    steps_1_rows_2_kernel[(rows, PARTS)](
+        logits,
+        best,
+        words,
+        state.arrivals,
+        guesses,
+        state.seq_lens,
+        state.output_tokens,
+        state.bonus_token,
+        state.accept_len,
+        verified,
+        accept_len,
+        starts,
+        logits.shape[-1],
+        W=8,
+        K1=1,
+        W1=2,
+        TILE=TILE,
+        PARTS=PARTS,
+        BLOCK=8,
+    )
+    return verified, accept_len, starts
+
+
+@triton.jit
+def steps_1_rows_3_kernel(
+    logits_2_ptr,  # B, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    first_guess_ptr,  # B, written
+    draft_hidden_ptr,  # B, H, written
+    standing_ptr,  # B, H
+    to_target_ptr,
+    V,
+    WIDE,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    find_best(logits_2_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        word = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
+        guess = look_up(word, to_target_ptr)
+        tl.store(first_guess_ptr + row, guess)
+        copy_row(draft_hidden_ptr, standing_ptr, row, WIDE)
+
+
+def steps_1_rows_3(state: Device, drafter: Draft, logits_2: Tensor, standing: Tensor) -> None:
+    """Launch steps_1_rows_3_kernel, PARTS programs a request."""
+    rows = logits_2.shape[0]
+    logits_2 = logits_2.contiguous()
+    best = torch.empty(rows, PARTS, device=logits_2.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    standing = standing.contiguous()
+    steps_1_rows_3_kernel[(rows, PARTS)](
+        logits_2,
+        best,
+        words,
+        state.arrivals,
+        state.first_guess,
+        state.draft_hidden,
+        standing,
+        drafter.to_target,
+        logits_2.shape[-1],
+        standing.shape[-1],
+        TILE=TILE,
+        PARTS=PARTS,
+    )
+
+
+@triton.jit
+def steps_0_rows_1_kernel(
+    verified_ptr,  # B, 1
+    seq_lens_ptr,  # B
+    output_tokens_ptr,  # B, W, written
+    bonus_token_ptr,  # B, written
+    accept_len_ptr,  # B, written
+    starts_out_ptr,  # B, written
+    W: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    lane = tl.arange(0, BLOCK)
+    verified = tl.load(verified_ptr + row * 1 + lane, mask=lane < 1, other=-1)
+    seq_lens = tl.load(seq_lens_ptr + row)
+    starts = hold(seq_lens)
+    kept = widen(verified, lane, 1)
+    bonus = first(verified, lane)
+    tl.store(output_tokens_ptr + row * W + lane, kept, mask=lane < W)
+    tl.store(bonus_token_ptr + row, bonus)
+    tl.store(accept_len_ptr + row, 1)
+    tl.store(seq_lens_ptr + row, seq_lens + 1)
+    tl.store(starts_out_ptr + row, starts)
+
+
+def steps_0_rows_1(state: Device, verified: Tensor) -> Tensor:
+    """Launch steps_0_rows_1_kernel, one program a request."""
+    rows = verified.shape[0]
+    starts = torch.empty(rows, dtype=torch.int64, device=verified.device)
+    steps_0_rows_1_kernel[(rows,)](
+        verified,
+        state.seq_lens,
+        state.output_tokens,
+        state.bonus_token,
+        state.accept_len,
+        starts,
+        W=8,
+        BLOCK=8,
+    )
+    return starts
+
+
+@triton.jit
+def steps_0_rows_2_kernel(
+    logits_2_ptr,  # B, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    first_guess_ptr,  # B, written
+    draft_hidden_ptr,  # B, H, written
+    standing_ptr,  # B, H
+    to_target_ptr,
+    V,
+    WIDE,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    find_best(logits_2_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        word = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
+        guess = look_up(word, to_target_ptr)
+        tl.store(first_guess_ptr + row, guess)
+        copy_row(draft_hidden_ptr, standing_ptr, row, WIDE)
+
+
+def steps_0_rows_2(state: Device, drafter: Draft, logits_2: Tensor, standing: Tensor) -> None:
+    """Launch steps_0_rows_2_kernel, PARTS programs a request."""
+    rows = logits_2.shape[0]
+    logits_2 = logits_2.contiguous()
+    best = torch.empty(rows, PARTS, device=logits_2.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    standing = standing.contiguous()
+    steps_0_rows_2_kernel[(rows, PARTS)](
+        logits_2,
+        best,
+        words,
+        state.arrivals,
+        state.first_guess,
+        state.draft_hidden,
+        standing,
+        drafter.to_target,
+        logits_2.shape[-1],
+        standing.shape[-1],
+        TILE=TILE,
+        PARTS=PARTS,
+    )
+
+
+def step(target: Target, drafter: Draft, state: Device) -> None:
+    """One captured step: 7 guesses are verified. 8 launches outside the forwards."""
+    # shapes given: [B, V], [B, H]
+    logits, hidden = drafter.decode_hidden(state.first_guess, state.draft_hidden, state.seq_lens)
+    guess, position = rows_1(state, drafter, logits)  # [B], [B]
+    logits_2, hidden_2 = drafter.decode_hidden(guess, hidden, position)  # [B, V], [B, H]
+    guess_2, position_2 = rows_2(state, drafter, logits_2)  # [B], [B]
+    logits_3, hidden_3 = drafter.decode_hidden(guess_2, hidden_2, position_2)  # [B, V], [B, H]
+    guess_3, position_3 = rows_3(state, drafter, logits_3)  # [B], [B]
+    logits_4, hidden_4 = drafter.decode_hidden(guess_3, hidden_3, position_3)  # [B, V], [B, H]
+    guess_4, position_4 = rows_4(state, drafter, logits_4)  # [B], [B]
+    logits_5, hidden_5 = drafter.decode_hidden(guess_4, hidden_4, position_4)  # [B, V], [B, H]
+    guess_5, position_5 = rows_5(state, drafter, logits_5)  # [B], [B]
+    logits_6, _hidden_6 = drafter.decode_hidden(guess_5, hidden_5, position_5)  # [B, V], [B, H]
+    # shapes given: [B, K7], [B, W7]
+    guesses, tokens = rows_6(state, drafter, logits_6, guess, guess_2, guess_3, guess_4, guess_5)
+    logits_7, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W7, V], [B, W7, n * H]
+    verified, accept_len, starts = rows_7(state, logits_7, guesses)  # [B, W7], [B], [B]
+    logits_8, standing = drafter.extend_hidden(verified, taps, starts, accept_len)  # [B, V], [B, H]
+    rows_8(state, drafter, logits_8, standing)
+
+
+def step_steps_5(target: Target, drafter: Draft, state: Device) -> None:
+    """One captured step: 5 guesses are verified. 6 launches outside the forwards."""
+    # shapes given: [B, V], [B, H]
+    logits, hidden = drafter.decode_hidden(state.first_guess, state.draft_hidden, state.seq_lens)
+    guess, position = steps_5_rows_1(state, drafter, logits)  # [B], [B]
+    logits_2, hidden_2 = drafter.decode_hidden(guess, hidden, position)  # [B, V], [B, H]
+    guess_2, position_2 = steps_5_rows_2(state, drafter, logits_2)  # [B], [B]
+    logits_3, hidden_3 = drafter.decode_hidden(guess_2, hidden_2, position_2)  # [B, V], [B, H]
+    guess_3, position_3 = steps_5_rows_3(state, drafter, logits_3)  # [B], [B]
+    logits_4, _hidden_4 = drafter.decode_hidden(guess_3, hidden_3, position_3)  # [B, V], [B, H]
+    # shapes given: [B, K5], [B, W5]
+    guesses, tokens = steps_5_rows_4(state, drafter, logits_4, guess, guess_2, guess_3)
+    logits_5, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W5, V], [B, W5, n * H]
+    verified, accept_len, starts = steps_5_rows_5(state, logits_5, guesses)  # [B, W5], [B], [B]
+    logits_6, standing = drafter.extend_hidden(verified, taps, starts, accept_len)  # [B, V], [B, H]
+    steps_5_rows_6(state, drafter, logits_6, standing)
+
+
+def step_steps_3(target: Target, drafter: Draft, state: Device) -> None:
+    """One captured step: 3 guesses are verified. 4 launches outside the forwards."""
+    # shapes given: [B, V], [B, H]
+    logits, hidden = drafter.decode_hidden(state.first_guess, state.draft_hidden, state.seq_lens)
+    guess, position = steps_3_rows_1(state, drafter, logits)  # [B], [B]
+    logits_2, _hidden_2 = drafter.decode_hidden(guess, hidden, position)  # [B, V], [B, H]
+    guesses, tokens = steps_3_rows_2(state, drafter, logits_2, guess)  # [B, K3], [B, W3]
+    logits_3, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W3, V], [B, W3, n * H]
+    verified, accept_len, starts = steps_3_rows_3(state, logits_3, guesses)  # [B, W3], [B], [B]
+    logits_4, standing = drafter.extend_hidden(verified, taps, starts, accept_len)  # [B, V], [B, H]
+    steps_3_rows_4(state, drafter, logits_4, standing)
+
+
+def step_steps_1(target: Target, drafter: Draft, state: Device) -> None:
+    """One captured step: 1 guess is verified. 3 launches outside the forwards."""
+    guesses, tokens = steps_1_rows_1(state)  # [B, K1], [B, W1]
+    logits, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W1, V], [B, W1, n * H]
+    verified, accept_len, starts = steps_1_rows_2(state, logits, guesses)  # [B, W1], [B], [B]
+    logits_2, standing = drafter.extend_hidden(verified, taps, starts, accept_len)  # [B, V], [B, H]
+    steps_1_rows_3(state, drafter, logits_2, standing)
+
+
+def step_steps_0(target: Target, drafter: Draft, state: Device) -> None:
+    """One captured step: one position is verified. 3 launches outside the forwards."""
+    tokens = state.bonus_token[:, None]  # [B, 1]
+    logits, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, 1, V], [B, 1, n * H]
+    verified = best_token(logits)  # [B, 1]
+    starts = steps_0_rows_1(state, verified)  # [B]
+    # shapes given: [B, V], [B, H]
+    logits_2, standing = drafter.extend_hidden(verified, taps, starts, state.accept_len)
+    steps_0_rows_2(state, drafter, logits_2, standing)
+
+
+VARIANTS = {
+    "steps_7": step,
+    "steps_5": step_steps_5,
+    "steps_3": step_steps_3,
+    "steps_1": step_steps_1,
+    "steps_0": step_steps_0,
+}
+LAUNCHES = {"steps_7": 8, "steps_5": 6, "steps_3": 4, "steps_1": 3, "steps_0": 3}

@@ -1,0 +1,314 @@
+"""pico/ngram_chain: the step of step.py as a device runs it.
+
+Loops are unrolled and phases run on; what lies between two forwards is one kernel wherever one
+program a request can do it. Every value of a kernel stays in registers, a request's row as a vector
+of BLOCK lanes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from specflow.kernels.device import best_token
+from specflow.kernels.rows_triton import (
+    accept_chain,
+    few,
+    first,
+    known_window,
+    mask_rejected,
+    take_last,
+    widen,
+)
+from specflow.kernels.vocab_triton import arrived_last, best_of_rows, find_best
+from specflow.models.protocols import Target
+
+from .step import State
+
+PARTS = 16  # programs that look for the best of a row of logits together
+TILE = 1024  # logits that one of them looks at at once
+
+
+@dataclass
+class Device(State):
+    """The state of a step, and what only a device keeps."""
+
+    arrivals: Tensor  # [B]     programs of a request that are done; 0 between two launches
+
+    @classmethod
+    def new(cls, rows: int, device: str) -> Device:
+        """Allocate every buffer once, zeroed."""
+        arrivals = torch.zeros(rows, dtype=torch.int32, device=device)
+        return cls(**vars(State.new(rows, device)), arrivals=arrivals)
+
+    def rows(self, count: int) -> Device:
+        """The first `count` requests: views of the same addresses."""
+        return Device(**vars(super().rows(count)), arrivals=self.arrivals[:count])
+
+
+@triton.jit
+def rows_1_kernel(
+    bonus_token_ptr,  # B
+    guesses_ptr,  # B, K
+    tokens_out_ptr,  # B, W, written
+    K: tl.constexpr,
+    W: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    lane = tl.arange(0, BLOCK)
+    bonus_token = tl.load(bonus_token_ptr + row)
+    guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
+    tokens = known_window(bonus_token, guesses, lane)
+    tl.store(tokens_out_ptr + row * W + lane, tokens, mask=lane < W)
+
+
+def rows_1(state: Device) -> Tensor:
+    """Launch rows_1_kernel, one program a request."""
+    rows = state.bonus_token.shape[0]
+    tokens = torch.empty(rows, 8, dtype=torch.int64, device=state.bonus_token.device)
+    rows_1_kernel[(rows,)](
+        state.bonus_token,
+        state.guesses,
+        tokens,
+        K=7,
+        W=8,
+        BLOCK=8,
+    )
+    return tokens
+
+
+@triton.jit
+def rows_2_kernel(
+    logits_ptr,  # B, W, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    guesses_ptr,  # B, K
+    seq_lens_ptr,  # B
+    output_tokens_ptr,  # B, W, written
+    bonus_token_ptr,  # B, written
+    accept_len_ptr,  # B, written
+    V,
+    K: tl.constexpr,
+    W: tl.constexpr,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    for i in range(W):
+        at = row * W + i
+        find_best(logits_ptr + at * V, best_ptr, words_ptr, at, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        lane = tl.arange(0, BLOCK)
+        guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
+        seq_lens = tl.load(seq_lens_ptr + row)
+        verified = best_of_rows(best_ptr, words_ptr, row * W, lane, V, W, BLOCK, PARTS)
+        accept_len = accept_chain(guesses, verified, lane, K)
+        kept = mask_rejected(verified, accept_len, lane)
+        bonus = take_last(verified, accept_len, lane)
+        tl.store(output_tokens_ptr + row * W + lane, kept, mask=lane < W)
+        tl.store(bonus_token_ptr + row, bonus)
+        tl.store(accept_len_ptr + row, accept_len)
+        tl.store(seq_lens_ptr + row, seq_lens + accept_len)
+
+
+def rows_2(state: Device, logits: Tensor) -> None:
+    """Launch rows_2_kernel, PARTS programs a request."""
+    rows = state.guesses.shape[0]
+    logits = logits.contiguous()
+    best = torch.empty(rows * 8, PARTS, device=state.guesses.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    rows_2_kernel[(rows, PARTS)](
+        logits,
+        best,
+        words,
+        state.arrivals,
+        state.guesses,
+        state.seq_lens,
+        state.output_tokens,
+        state.bonus_token,
+        state.accept_len,
+        logits.shape[-1],
+        K=7,
+        W=8,
+        TILE=TILE,
+        PARTS=PARTS,
+        BLOCK=8,
+    )
+
+
+@triton.jit
+def narrow_rows_1_kernel(
+    guesses_ptr,  # B, K
+    bonus_token_ptr,  # B
+    guesses_out_ptr,  # B, k, written
+    tokens_out_ptr,  # B, w, written
+    K: tl.constexpr,
+    k: tl.constexpr,
+    w: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    lane = tl.arange(0, BLOCK)
+    guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
+    bonus_token = tl.load(bonus_token_ptr + row)
+    guesses = few(guesses, 4, lane)
+    tokens = known_window(bonus_token, guesses, lane)
+    tl.store(guesses_out_ptr + row * k + lane, guesses, mask=lane < k)
+    tl.store(tokens_out_ptr + row * w + lane, tokens, mask=lane < w)
+
+
+def narrow_rows_1(state: Device) -> tuple[Tensor, Tensor]:
+    """Launch narrow_rows_1_kernel, one program a request."""
+    rows = state.guesses.shape[0]
+    guesses = torch.empty(rows, 3, dtype=torch.int64, device=state.guesses.device)
+    tokens = torch.empty(rows, 4, dtype=torch.int64, device=state.guesses.device)
+    narrow_rows_1_kernel[(rows,)](
+        state.guesses,
+        state.bonus_token,
+        guesses,
+        tokens,
+        K=7,
+        k=3,
+        w=4,
+        BLOCK=8,
+    )
+    return guesses, tokens
+
+
+@triton.jit
+def narrow_rows_2_kernel(
+    logits_ptr,  # B, w, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    guesses_ptr,  # B, k
+    seq_lens_ptr,  # B
+    output_tokens_ptr,  # B, W, written
+    bonus_token_ptr,  # B, written
+    accept_len_ptr,  # B, written
+    V,
+    W: tl.constexpr,
+    k: tl.constexpr,
+    w: tl.constexpr,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    for i in range(w):
+        at = row * w + i
+        find_best(logits_ptr + at * V, best_ptr, words_ptr, at, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        lane = tl.arange(0, BLOCK)
+        guesses = tl.load(guesses_ptr + row * k + lane, mask=lane < k, other=-1)
+        seq_lens = tl.load(seq_lens_ptr + row)
+        verified = best_of_rows(best_ptr, words_ptr, row * w, lane, V, w, BLOCK, PARTS)
+        accept_len = accept_chain(guesses, verified, lane, k)
+        kept = mask_rejected(verified, accept_len, lane)
+        wide = widen(kept, lane, w)
+        bonus = take_last(verified, accept_len, lane)
+        tl.store(output_tokens_ptr + row * W + lane, wide, mask=lane < W)
+        tl.store(bonus_token_ptr + row, bonus)
+        tl.store(accept_len_ptr + row, accept_len)
+        tl.store(seq_lens_ptr + row, seq_lens + accept_len)
+
+
+def narrow_rows_2(state: Device, logits: Tensor, guesses: Tensor) -> None:
+    """Launch narrow_rows_2_kernel, PARTS programs a request."""
+    rows = guesses.shape[0]
+    logits = logits.contiguous()
+    best = torch.empty(rows * 4, PARTS, device=guesses.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    narrow_rows_2_kernel[(rows, PARTS)](
+        logits,
+        best,
+        words,
+        state.arrivals,
+        guesses,
+        state.seq_lens,
+        state.output_tokens,
+        state.bonus_token,
+        state.accept_len,
+        logits.shape[-1],
+        W=8,
+        k=3,
+        w=4,
+        TILE=TILE,
+        PARTS=PARTS,
+        BLOCK=8,
+    )
+
+
+@triton.jit
+def single_rows_1_kernel(
+    verified_ptr,  # B, 1
+    seq_lens_ptr,  # B
+    output_tokens_ptr,  # B, W, written
+    bonus_token_ptr,  # B, written
+    accept_len_ptr,  # B, written
+    W: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    lane = tl.arange(0, BLOCK)
+    verified = tl.load(verified_ptr + row * 1 + lane, mask=lane < 1, other=-1)
+    seq_lens = tl.load(seq_lens_ptr + row)
+    kept = widen(verified, lane, 1)
+    bonus = first(verified, lane)
+    tl.store(output_tokens_ptr + row * W + lane, kept, mask=lane < W)
+    tl.store(bonus_token_ptr + row, bonus)
+    tl.store(accept_len_ptr + row, 1)
+    tl.store(seq_lens_ptr + row, seq_lens + 1)
+
+
+def single_rows_1(state: Device, verified: Tensor) -> None:
+    """Launch single_rows_1_kernel, one program a request."""
+    rows = verified.shape[0]
+    single_rows_1_kernel[(rows,)](
+        verified,
+        state.seq_lens,
+        state.output_tokens,
+        state.bonus_token,
+        state.accept_len,
+        W=8,
+        BLOCK=8,
+    )
+
+
+def step(target: Target, _drafter: object, state: Device) -> None:
+    """One captured step: all guesses are verified. 2 launches outside the forwards."""
+    tokens = rows_1(state)  # [B, W]
+    logits = target.verify(tokens, state.seq_lens)  # [B, W, V]
+    rows_2(state, logits)
+
+
+def step_narrow(target: Target, _drafter: object, state: Device) -> None:
+    """One captured step: a few guesses are verified. 2 launches outside the forwards."""
+    guesses, tokens = narrow_rows_1(state)  # [B, k], [B, w]
+    logits = target.verify(tokens, state.seq_lens)  # [B, w, V]
+    narrow_rows_2(state, logits, guesses)
+
+
+def step_single(target: Target, _drafter: object, state: Device) -> None:
+    """One captured step: one position is verified. 2 launches outside the forwards."""
+    tokens = state.bonus_token[:, None]  # [B, 1]
+    logits = target.verify(tokens, state.seq_lens)  # [B, 1, V]
+    verified = best_token(logits)  # [B, 1]
+    single_rows_1(state, verified)
+
+
+VARIANTS = {
+    "chain": step,
+    "narrow": step_narrow,
+    "single": step_single,
+}
+LAUNCHES = {"chain": 2, "narrow": 2, "single": 2}
