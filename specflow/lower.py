@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from specflow.graph import Builder, PhaseBuilder, StepGraph, Value, buffers, passes
-from specflow.graph.check import BUILT, LOWERED, check
+from specflow.graph.check import check
 from specflow.recipe import ResolvedRecipe
 from specflow.stages import ACCEPTS, COMMITS, DRAFTS, VERIFIES
 from specflow.stages.base import (
@@ -40,12 +40,12 @@ def silent(_name: str, _graph: StepGraph) -> None:
 def lower(recipe: ResolvedRecipe, *, watch: Watch = silent) -> StepGraph:
     """Write the recipe's step graph, then rewrite it, pass by pass."""
     graph = build(recipe)
-    check(graph, BUILT)
+    check(graph)
     watch("build", graph)
     for name, rewrite in PASSES:
         graph = rewrite(graph)
         watch(name, graph)
-    check(graph, LOWERED)
+    check(graph)
     return graph
 
 

@@ -73,6 +73,21 @@ class Kernel:
     like: str
 
     @property
+    def given(self) -> tuple[str, ...]:
+        """What its launcher is given, by name."""
+        expressions = [a.expression for a in self.loads]
+        expressions += [to.expression for to, _ in (*self.stores, *self.copies)]
+        stateful = self.best is not None or any(e.startswith("state.") for e in expressions)
+        model = ["drafter"] if self.table else []
+        return (*(["state"] if stateful else []), *model, *(v.name for v in self.inputs))
+
+    @property
+    def arguments(self) -> str:
+        """The same with their types."""
+        types = {"state": "Device", "drafter": "Draft"}
+        return ", ".join(f"{name}: {types.get(name, 'Tensor')}" for name in self.given)
+
+    @property
     def reduces(self) -> tuple[str, ...]:
         """The Triton functions that its reduction calls."""
         if self.best is None:
@@ -182,8 +197,7 @@ def _spelled(line: Line, read: set[str]) -> str:
 
 def _call(node: Fused, kernel: Kernel) -> str:
     outs = ", ".join(v.name for v in node.outputs)
-    model = ["drafter"] if kernel.table else []
-    call = f"{kernel.name}({', '.join(['state', *model, *(v.name for v in node.inputs)])})"
+    call = f"{kernel.name}({', '.join(kernel.given)})"
     shapes = ", ".join(shape_of(v) for v in node.outputs)
     return comment(f"{outs} = {call}" if outs else call, shapes)
 

@@ -1,4 +1,4 @@
-"""What a legal step graph is, before the passes and after them."""
+"""What a legal step graph is: before the passes, and after each of them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,12 @@ from specflow.graph.ir import (
     Store,
     Value,
     reads,
-    writes,
 )
 from specflow.graph.ops import OPS
 
-BUILT = "built"
-LOWERED = "lowered"
 
-
-def check(graph: StepGraph, level: str) -> None:
-    """Raise CompileError where the graph breaks a law; `level` is BUILT or LOWERED."""
+def check(graph: StepGraph) -> None:
+    """Raise CompileError where the graph breaks a law."""
     declared: set[Buffer | Constant] = {*graph.buffers, *graph.constants}
     for phase in graph.phases:
         _phase(phase, declared)

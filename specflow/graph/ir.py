@@ -52,7 +52,7 @@ class Constant:
 class Listed:
     """Several operands as a list: what the turns of a loop made, once it is unrolled."""
 
-    values: tuple[Value | Buffer | Constant | int, ...]
+    values: tuple[Operand, ...]
 
 
 Operand = Value | Buffer | Constant | Listed | int

@@ -4,8 +4,8 @@ domain   model (a forward), vocab (a reduction over V), rows (one program a requ
          kv (move slots), host, shape (lay tensors out)
 spelling the right-hand side; {0} {1} are the operands, {model} the model of the phase
 kernel   the function of `specflow.kernels` that the line calls, where it calls one
-row      how one program a request does it, its operands in registers: the call of a Triton function,
-         or arithmetic that is the same there; `lane` numbers its lanes, {n0} is the extent of the
+row      how one program a request does it, operands in registers: the call of a Triton function, or
+         arithmetic that is the same there; `lane` numbers its lanes, {n0} is the extent of the
          first operand
 arity    operands, results
 view     it launches nothing

@@ -5,6 +5,7 @@ from __future__ import annotations
 from specflow.graph.device import launched
 from specflow.graph.ir import (
     Constant,
+    Listed,
     Node,
     Op,
     Operand,
@@ -70,6 +71,8 @@ def _node(node: Node, pad: str) -> list[str]:
 def _operand(operand: Operand) -> str:
     if isinstance(operand, Value | Constant):
         return operand.name
+    if isinstance(operand, Listed):
+        return f"[{', '.join(map(_operand, operand.values))}]"
     return str(operand) if isinstance(operand, int) else f"state.{operand.name}"
 
 

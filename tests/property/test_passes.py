@@ -17,8 +17,8 @@ from specflow.capture import buffers
 from specflow.codegen import emit
 from specflow.errors import CompileError
 from specflow.graph import Builder, Value
+from specflow.graph.check import check
 from specflow.graph.device import flat, fused
-from specflow.graph.check import BUILT, LOWERED, check
 from specflow.load import load, loads
 from specflow.lower import PASSES, build, lower
 from specflow.recipe import ResolvedRecipe
@@ -282,7 +282,7 @@ def test_a_run_ends_where_it_would_read_what_it_wrote() -> None:
         p.give(before)
     b.variant("only", "commit", width=1, doc="one phase")
     graph = b.done()
-    check(graph, LOWERED)
+    check(graph)
     lines = fused(flat(graph, graph.variants[0]))
     assert [type(line).__name__ for line in lines] == ["Fused", "Fused"]
     state = {"seq_lens": torch.tensor([4]), "kept": torch.tensor([0])}
@@ -311,4 +311,4 @@ def test_an_illegal_graph_is_refused(wrong: Callable[..., object]) -> None:
         wrong(p, lens, Value("free", ("B", 1)))
     b.variant("only", "commit", width=1, doc="one phase")
     with pytest.raises(CompileError):
-        check(b.done(), BUILT)
+        check(b.done())

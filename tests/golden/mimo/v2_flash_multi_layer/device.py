@@ -166,7 +166,7 @@ def rows_3_kernel(
     tl.store(rows_out_ptr + row, rows)
 
 
-def rows_3(state: Device, starts: Tensor, accept_len: Tensor) -> tuple[Tensor, Tensor]:
+def rows_3(starts: Tensor, accept_len: Tensor) -> tuple[Tensor, Tensor]:
     """Launch rows_3_kernel, one program a request."""
     rows = starts.shape[0]
     at = torch.empty(rows, dtype=torch.int64, device=starts.device)
@@ -317,7 +317,7 @@ def step(target: Target, drafter: Draft, state: Device) -> None:
     verified, accept_len, starts = rows_2(state, logits)  # [B, W], [B], [B]
     ids = torch.cat([state.recent_tokens, verified], dim=1)  # [B, R + W]
     beside = torch.cat([state.recent_hidden, hidden], dim=1)  # [B, R + W, H]
-    at, rows = rows_3(state, starts, accept_len)  # [B], [B]
+    at, rows = rows_3(starts, accept_len)  # [B], [B]
     recent = slide(ids, accept_len, NUM_RECENT)  # [B, R]
     state.recent_tokens.copy_(recent)
     recent_hidden = slide(beside, accept_len, NUM_RECENT)  # [B, R, H]

@@ -79,7 +79,6 @@ def rows_1_kernel(
 
 
 def rows_1(
-    state: Device,
     guess: Tensor,
     guess_2: Tensor,
     guess_3: Tensor,
@@ -217,7 +216,7 @@ def step(target: Target, drafter: Draft, state: Device) -> None:
     logits_7 = base[:, 6] + bias_7  # [B, V]
     law_7 = law_of(logits_7, state.temperature)  # [B, V]
     guess_7 = pick(law_7, coins[:, 6])  # [B]
-    guesses = rows_1(state, guess, guess_2, guess_3, guess_4, guess_5, guess_6, guess_7)  # [B, K]
+    guesses = rows_1(guess, guess_2, guess_3, guess_4, guess_5, guess_6, guess_7)  # [B, K]
     proposed = torch.stack([law, law_2, law_3, law_4, law_5, law_6, law_7], dim=1)  # [B, K, V]
     tokens = rows_2(state, guesses)  # [B, W]
     logits_8, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W, V], [B, W, n * H]

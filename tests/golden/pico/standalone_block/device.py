@@ -125,7 +125,7 @@ def rows_4_kernel(
     tl.store(guesses_out_ptr + row * K + lane, guesses, mask=lane < K)
 
 
-def rows_4(state: Device, guess: Tensor, guess_2: Tensor, guess_3: Tensor) -> Tensor:
+def rows_4(guess: Tensor, guess_2: Tensor, guess_3: Tensor) -> Tensor:
     """Launch rows_4_kernel, one program a request."""
     rows = guess.shape[0]
     guesses = torch.empty(rows, 3, dtype=torch.int64, device=guess.device)
@@ -234,7 +234,7 @@ def step(target: Target, drafter: Draft, state: Device) -> None:
     logits_3 = drafter.decode(column_2, position_2)  # [B, V]
     law_3 = law_of(logits_3, state.temperature)  # [B, V]
     guess_3 = pick(law_3, coins[:, 2])  # [B]
-    guesses = rows_4(state, guess, guess_2, guess_3)  # [B, K]
+    guesses = rows_4(guess, guess_2, guess_3)  # [B, K]
     proposed = torch.stack([law, law_2, law_3], dim=1)  # [B, K, V]
     tokens = rows_5(state, guesses)  # [B, W]
     logits_4 = target.verify(tokens, state.seq_lens)  # [B, W, V]

@@ -231,7 +231,7 @@ def rows_5_kernel(
     tl.store(at_out_ptr + row, at)
 
 
-def rows_5(state: Device, starts: Tensor) -> Tensor:
+def rows_5(starts: Tensor) -> Tensor:
     """Launch rows_5_kernel, one program a request."""
     rows = starts.shape[0]
     at = torch.empty(rows, dtype=torch.int64, device=starts.device)
@@ -271,7 +271,7 @@ def step(target: Target, drafter: Draft, state: Device) -> None:
     # shapes given: [B, W], [B], [B, W], [B]
     path, accept_len, gained, starts = rows_4(state, logits_3, guesses, parents)
     target.move_accepted(path, starts)
-    at = rows_5(state, starts)  # [B]
+    at = rows_5(starts)  # [B]
     logits_4 = drafter.extend(gained, at, accept_len)  # [B, V]
     words_3, scores_3 = likeliest(logits_4, TOPK)  # [B, T], [B, T]
     state.first_words.copy_(words_3)
