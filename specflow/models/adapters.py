@@ -15,7 +15,7 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, ExpertsInterfac
 
 from specflow.constraints.drafts import RECURRENT
 from specflow.errors import RuntimeFault
-from specflow.models.attention import ATTENTION
+from specflow.models.attention import ATTENTION, SDPA, Backend
 from specflow.models.lean import LeanDecoder
 from specflow.models.linear import fuse, pack
 
@@ -79,6 +79,7 @@ class Adapter:
     sliding: int  # layers that see a sliding window only
     device: torch.device
     dtype: torch.dtype
+    backend: Backend  # of its attention, and of the drafts beside it
 
     def score(self, hidden: Tensor) -> Tensor:
         """Logits of hidden states."""
@@ -93,7 +94,7 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
     return ARCHITECTURES.get(type(model).__name__, UNLISTED)
 
 
-def adapt(model: PreTrainedModel) -> Adapter:
+def adapt(model: PreTrainedModel, backend: Backend = SDPA) -> Adapter:
     """Make a stock model read and write our pool; it no longer runs on its own afterwards."""
     config = model.config.get_text_config()
     refuse(model, config)
@@ -122,6 +123,7 @@ def adapt(model: PreTrainedModel) -> Adapter:
         sliding=expected_windows(config),
         device=head.weight.device,
         dtype=head.weight.dtype,
+        backend=backend,
     )
 
 

@@ -80,7 +80,7 @@ class AssistantWindow:
 
     def __init__(self, model: Assistant, pool: KVPool, extent: int) -> None:
         self.model, self.pool = model, pool
-        self.frame = Frame(pool, extent, model.target.dtype)
+        self.frame = Frame(pool, extent, model.target.dtype, backend=model.target.backend)
 
     @torch.inference_mode()
     def decode_hidden(

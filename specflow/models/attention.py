@@ -10,7 +10,8 @@ library then builds no mask of its own.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from torch.nn import functional as F
 from transformers import AttentionInterface
 
 from specflow.errors import RuntimeFault
+from specflow.kernels.attention import Sight
 from specflow.pools import KVPool
 
 ATTENTION = "specflow"
@@ -28,15 +30,46 @@ HARMLESS = frozenset(
 MOST_FOLDED = 64  # queries a row up to which the groups of a key-value head share one pass
 
 
+class Backend(Protocol):
+    """How queries read the windows of a pool; what each one can do is in `specflow.backends`."""
+
+    def mix(  # noqa: PLR0917 - what an attention is made of
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        step: Step,
+        scaling: float | None,
+        window: int | None,
+        softcap: float | None,
+        sinks: Tensor | None,
+    ) -> Tensor:
+        """What queries [B, H, q, E] read [B, H, q, E'] of keys and values [B, K, S, E]."""
+
+    def mix_latent(
+        self,
+        query: Tensor,
+        latent: Tensor,
+        rotated: Tensor,
+        step: Step,
+        scaling: float | None,
+        weights: tuple[Tensor, Tensor],
+    ) -> Tensor:
+        """The same of latents and rotated keys (`mix_latent`)."""
+
+
 class Step:
     """One forward over a pool: which positions are written, and who sees whom.
 
     visible          [B, q, S]  bool: the query may read the position
     query_positions  [B, q]     RoPE positions of the queries
     key_positions    [B, S]     RoPE positions of the slots, read by sliding windows only
+    sight            the same told by lengths, for a backend that reads no mask
+    key_depths       [B, R]     RoPE positions of the new tokens, past the committed ones
+    prompt           a part of a prompt: of any shape, and never captured
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is written, who sees whom, and who computes it
         self,
         pool: KVPool,
         slots: Tensor,
@@ -47,8 +80,16 @@ class Step:
         dtype: torch.dtype,
         first: int = 0,
         views: dict[int, tuple[Tensor, Tensor]] | None = None,
+        backend: Backend | None = None,
+        sight: Sight | None = None,
+        key_depths: Tensor | None = None,
+        prompt: bool = False,
     ) -> None:
         self.pool, self.slots, self.visible, self.first = pool, slots, visible, first
+        self.backend = SDPA if backend is None else backend
+        self._sight, self._key_depths, self.prompt = sight, key_depths, prompt
+        self._sights: dict[int | None, Sight] = {}
+        self.memo: set[Any] = set()  # what a backend has done for this step
         self.query_positions, self.key_positions = query_positions, key_positions
         self.dtype = dtype
         self._views = (
@@ -79,15 +120,35 @@ class Step:
             mask = self._masks[window, groups] = self._build(window, groups)
         return mask
 
+    def sight(self, window: int | None) -> Sight:
+        """Who sees whom through a window, made once a step for each."""
+        if window not in self._sights:
+            if self._sight is None:
+                raise RuntimeFault(
+                    "this forward is known by its mask only: write `run.attention: sdpa`"
+                )
+            self._sights[window] = self._through(self._sight, window)
+        return self._sights[window]
+
+    def _through(self, sight: Sight, window: int | None) -> Sight:
+        if window is None or sight.sees is None or self._key_depths is None:
+            return sight  # of a chain the kernel knows
+        depths = self.query_positions - sight.lengths[:, None]
+        near = depths[:, :, None] - self._key_depths[:, None, :] < window
+        return replace(sight, sees=sight.sees & near)
+
     def _build(self, window: int | None, groups: int) -> Tensor:
         if groups > 1:
             single = self.mask(window, 1)
             return single.expand(-1, groups, -1, -1).flatten(1, 2).unsqueeze(1)
-        visible = self.visible
-        if window is not None:
-            distance = self.query_positions[:, :, None] - self.key_positions[:, None, :]
-            visible = visible & (distance < window)
-        return self._additive(visible)
+        return self._additive(self.seen(window))
+
+    def seen(self, window: int | None) -> Tensor:
+        """Whether a query reads a slot [B, q, S] through a window."""
+        if window is None:
+            return self.visible
+        distance = self.query_positions[:, :, None] - self.key_positions[:, None, :]
+        return self.visible & (distance < window)
 
     def _additive(self, visible: Tensor) -> Tensor:
         # The lowest number, not -inf: a row that sees nothing must not write NaN into the pool.
@@ -142,8 +203,15 @@ class Frame:
     Each method returns RoPE positions [B, q] and the step that a forward carries.
     """
 
-    def __init__(self, pool: KVPool, extent: int, dtype: torch.dtype, row: int = 0) -> None:
-        self.pool, self.dtype, self.row = pool, dtype, row
+    def __init__(
+        self,
+        pool: KVPool,
+        extent: int,
+        dtype: torch.dtype,
+        row: int = 0,
+        backend: Backend | None = None,
+    ) -> None:
+        self.pool, self.dtype, self.row, self.backend = pool, dtype, row, backend
         self.extent = min(extent, pool.length)
         self._positions = pool.positions[: self.extent]  # [S]
         self._views: dict[int, dict[int, tuple[Tensor, Tensor]]] = {}  # rows -> views of each layer
@@ -152,7 +220,8 @@ class Frame:
         """Token i at position and slot starts + i, seeing all before it."""
         positions = starts[:, None] + self.pool.positions[:width]
         visible = self._positions <= positions[:, :, None]
-        return positions, self._step(positions, visible, positions, self._positions[None])
+        sight = Sight(starts, positions)
+        return positions, self._step(positions, visible, positions, self._positions[None], sight)
 
     def packed(self, width: int, starts: Tensor, packed: Tensor) -> tuple[Tensor, Step]:
         """As `chain`, of the positions packed [G] alone; RoPE positions [1, G]."""
@@ -168,6 +237,8 @@ class Frame:
             key_positions=self._positions[None],
             dtype=self.dtype,
             views=self._views.setdefault(positions.shape[0], {}),
+            backend=self.backend,
+            sight=Sight(starts, positions),
         )
         return at[None], step
 
@@ -195,14 +266,16 @@ class Frame:
         positions = keys[:, start:]
         visible = keys[:, None] <= positions[:, :, None]
         return positions, Step(
-            self.pool, positions, visible, positions, keys, dtype=self.dtype, first=self.row
-        )
+            self.pool, positions, visible, positions, keys, dtype=self.dtype, first=self.row,
+            backend=self.backend, sight=Sight(positions[:, 0], positions), prompt=True,
+        )  # fmt: skip
 
     def frozen(self, width: int, seq_lens: Tensor) -> tuple[Tensor, Step]:
         """`width` queries a row at the last committed position; nothing is written (§6.5)."""
         at = (seq_lens - 1).clamp(min=0)[:, None].expand(-1, width)
         visible = (self._positions < seq_lens[:, None])[:, None].expand(-1, width, -1)
-        return at, self._step(at, visible, at, self._positions[None])
+        sight = Sight(seq_lens, at, visible[:, :, :0])  # nothing is new
+        return at, self._step(at, visible, at, self._positions[None], sight)
 
     def _region(
         self, starts: Tensor, first: int, depths: Tensor, sees: Tensor, key_depths: Tensor
@@ -217,15 +290,25 @@ class Frame:
         keys = torch.where(node < 0, node, key_depths.gather(1, nearest))
         positions = starts[:, None] + depths
         slots = starts[:, None] + self.pool.positions[first : first + width]
-        return positions, self._step(slots, visible, positions, starts[:, None] + keys)
+        return positions, self._step(
+            slots, visible, positions, starts[:, None] + keys, Sight(starts, positions, sees),
+            key_depths,
+        )  # fmt: skip
 
     def _step(
-        self, slots: Tensor, visible: Tensor, positions: Tensor, key_positions: Tensor
+        self,
+        slots: Tensor,
+        visible: Tensor,
+        positions: Tensor,
+        key_positions: Tensor,
+        sight: Sight,
+        key_depths: Tensor | None = None,
     ) -> Step:
         views = self._views.setdefault(slots.shape[0], {})
         return Step(
-            self.pool, slots, visible, positions, key_positions, dtype=self.dtype, views=views
-        )
+            self.pool, slots, visible, positions, key_positions, dtype=self.dtype, views=views,
+            backend=self.backend, sight=sight, key_depths=key_depths,
+        )  # fmt: skip
 
 
 def attend(  # noqa: PLR0913 - the library calls it
@@ -278,8 +361,9 @@ def mix(  # noqa: PLR0917 - what an attention is made of
     """
     if isinstance(step, PackedStep):
         spread = step.spread(query)
-        return step.gather(_mix(spread, key, value, step, scaling, window, softcap, sinks))
-    return _mix(query, key, value, step, scaling, window, softcap, sinks)
+        mixed = step.backend.mix(spread, key, value, step, scaling, window, softcap, sinks)
+        return step.gather(mixed)
+    return step.backend.mix(query, key, value, step, scaling, window, softcap, sinks)
 
 
 def _mix(  # noqa: PLR0917 - as `mix`
@@ -334,9 +418,9 @@ def mix_latent(
     weights  [H, E - r, R] and [H, V, R]  from a latent to the plain part of a key, and to a value
     """
     if isinstance(step, PackedStep):
-        mixed = _mix_latent(step.spread(query), latent, rotated, step, scaling, weights)
-        return step.gather(mixed)
-    return _mix_latent(query, latent, rotated, step, scaling, weights)
+        spread = step.spread(query)
+        return step.gather(step.backend.mix_latent(spread, latent, rotated, step, scaling, weights))
+    return step.backend.mix_latent(query, latent, rotated, step, scaling, weights)
 
 
 def _mix_latent(
@@ -360,4 +444,12 @@ def _mix_latent(
     return torch.matmul(read.view(rows, heads, queries, -1), value_up.transpose(1, 2))
 
 
+class Sdpa:
+    """Torch's own attention over additive masks: on a CPU, and what the others are held against."""
+
+    mix = staticmethod(_mix)
+    mix_latent = staticmethod(_mix_latent)
+
+
+SDPA = Sdpa()
 AttentionInterface.register(ATTENTION, attend)

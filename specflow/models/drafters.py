@@ -206,9 +206,14 @@ def _lookup(recipe: ResolvedRecipe, _target: LanguageModel, _pool: KVPool) -> Dr
     )
 
 
-def _causal_lm(recipe: ResolvedRecipe, _target: LanguageModel, pool: KVPool) -> Drafter:
+def _causal_lm(recipe: ResolvedRecipe, target: LanguageModel, pool: KVPool) -> Drafter:
     folder: Path = loading.open_model(recipe["draft.model"])
-    model = LanguageModel.load(folder, device=recipe.run.device, dtype=recipe.run.dtype)
+    model = LanguageModel.load(
+        folder,
+        device=recipe.run.device,
+        dtype=recipe.run.dtype,
+        backend=target.adapter.backend,
+    )
     own = model.pool(pool.slots, pool.length)
     return LanguageModelDrafter(model, own, recipe, Beginning.of(recipe))
 

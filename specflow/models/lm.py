@@ -19,7 +19,7 @@ from specflow.errors import RuntimeFault
 from specflow.facts import token_ids
 from specflow.kernels import take_row
 from specflow.models.adapters import INSTEAD, Adapter, adapt, architecture_of
-from specflow.models.attention import Frame
+from specflow.models.attention import SDPA, Backend, Frame
 from specflow.models.loading import load_weights
 from specflow.pools import KVPool, LayerShape
 
@@ -42,17 +42,19 @@ class LanguageModel:
         self.shapes = probe(self)
 
     @classmethod
-    def load(cls, folder: Path, *, device: str, dtype: str) -> LanguageModel:
+    def load(
+        cls, folder: Path, *, device: str, dtype: str, backend: Backend = SDPA
+    ) -> LanguageModel:
         """The model of a safetensors folder, every weight accounted for."""
-        return cls.wrap(load_weights(folder, device=device, dtype=dtype))
+        return cls.wrap(load_weights(folder, device=device, dtype=dtype), backend)
 
     @classmethod
-    def wrap(cls, model: PreTrainedModel) -> LanguageModel:
+    def wrap(cls, model: PreTrainedModel, backend: Backend = SDPA) -> LanguageModel:
         """A model in memory; its attention is ours from here on."""
         if architecture_of(model).proven:
-            return cls(adapt(model), find_stop_ids(model))
+            return cls(adapt(model, backend), find_stop_ids(model))
         expected = stock_trial(model.eval())
-        wrapped = cls(adapt(model), find_stop_ids(model))
+        wrapped = cls(adapt(model, backend), find_stop_ids(model))
         hold_against(wrapped, expected)
         return wrapped
 
@@ -92,7 +94,7 @@ class Window:
 
     def __init__(self, model: LanguageModel, pool: KVPool, extent: int, row: int = 0) -> None:
         self.model, self.pool = model, pool
-        self.frame = Frame(pool, extent, model.dtype, row)
+        self.frame = Frame(pool, extent, model.dtype, row, model.adapter.backend)
 
     @torch.inference_mode()
     def verify(self, tokens: Tensor, seq_lens: Tensor) -> Tensor:
@@ -225,6 +227,8 @@ def spread(rows: Tensor, packed: Tensor, count: int, width: int) -> Tensor:
 
 class Probe:
     """Stands in for the first step: learns what each layer keeps, and how far it sees."""
+
+    backend = SDPA
 
     def __init__(self, device: torch.device) -> None:
         self.shapes: dict[int, LayerShape] = {}

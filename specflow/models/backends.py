@@ -1,0 +1,81 @@
+"""Who computes attention: torch, a Triton kernel, or flashinfer; `run.attention` names it.
+
+B  rows      q  tokens a row      S  extent      H  query heads      K  key-value heads
+E  head width      R  width of a latent
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specflow.kernels.attention import Latent, Scoring
+from specflow.models.attention import SDPA, Backend, Step
+from specflow.models.flashinfer import FlashInfer
+
+Kernel = Callable[..., Tensor]
+
+
+class Triton:
+    """The kernel of `specflow.kernels.attention_triton`: any tree, by lengths instead of a mask.
+
+    kernel  another with its signature; the reference itself is one
+    """
+
+    def __init__(self, kernel: Kernel | None = None) -> None:
+        if kernel is None:
+            from specflow.kernels import attention_triton  # triton is an extra
+
+            kernel = attention_triton.attend_new
+        self._kernel = kernel
+
+    def mix(  # noqa: PLR0917 - what an attention is made of
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        step: Step,
+        scaling: float | None,
+        window: int | None,
+        softcap: float | None,
+        sinks: Tensor | None,
+    ) -> Tensor:
+        """What the queries read [B, H, q, E]."""
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        scoring = Scoring(scale, window, softcap, sinks)
+        return self._kernel(query, key, value, step.sight(window), scoring)
+
+    def mix_latent(
+        self,
+        query: Tensor,
+        latent: Tensor,
+        rotated: Tensor,
+        step: Step,
+        scaling: float | None,
+        weights: tuple[Tensor, Tensor],
+    ) -> Tensor:
+        """Every head reads the one latent, as the key and as the value."""
+        key_up, value_up = weights
+        plain, turned = query.split([key_up.shape[1], rotated.shape[-1]], dim=-1)
+        folded = torch.matmul(plain, key_up)  # [B, H, q, R]
+        scoring = Scoring(query.shape[-1] ** -0.5 if scaling is None else scaling)
+        read = self._kernel(
+            folded, latent, latent, step.sight(None), scoring, Latent(turned, rotated)
+        )
+        return torch.matmul(read, value_up.transpose(1, 2))
+
+
+BACKENDS: dict[str, Callable[[], Any]] = {
+    "sdpa": lambda: SDPA,
+    "triton": Triton,
+    "flashinfer": FlashInfer,
+}
+
+
+def open_backend(name: str) -> Backend:
+    """The backend that `run.attention` names."""
+    backend: Backend = BACKENDS[name]()
+    return backend
