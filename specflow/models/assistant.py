@@ -6,7 +6,6 @@ B  rows      T  branches of a level      H  width of the target      A  of the a
 from __future__ import annotations
 
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from specflow.models.adapters import Adapter
 from specflow.models.attention import ATTENTION, Frame
 from specflow.models.linear import pack
 from specflow.models.loading import load_weights
+from specflow.models.timing import now, spent
 from specflow.pools import KVPool
 
 
@@ -99,7 +99,7 @@ class AssistantWindow:
 
     def _run(self, tokens: Tensor, hidden: Tensor, seq_lens: Tensor) -> tuple[Tensor, Tensor]:
         """Each token's logits and next state; the query stands at the last committed position."""
-        model, began = self.model.model, perf_counter()
+        model, began = self.model.model, now()
         positions, step = self.frame.frozen(tokens.shape[1], seq_lens)
         embedded = self.model.target.decoder.embed_tokens(tokens)
         rows = tokens.shape[0]
@@ -109,8 +109,7 @@ class AssistantWindow:
         }
         out = run_assistant(model, torch.cat([embedded, hidden], dim=-1), positions, kept, step)
         logits, carried = self._score(out), model.post_projection(out)
-        self.model.forwards += 1
-        self.model.forward_seconds += perf_counter() - began
+        spent(self.model, began, forwards=1)
         return logits, carried
 
     def _score(self, hidden: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ B  rows      Q  rows of a block      W  verified positions      C  slots of a re
 from __future__ import annotations
 
 from dataclasses import replace
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from specflow.models.attention import Step
 from specflow.models.beginning import First
 from specflow.models.block_nets import BlockNet
 from specflow.models.nets import as_target_ids, as_target_law, ids_table
+from specflow.models.timing import now, spent
 from specflow.pools import KVPool, LayerShape, Ring, view_start
 from specflow.recipe import ResolvedRecipe
 from specflow.stages.blocks import block_rows
@@ -69,8 +69,7 @@ class BlockModel:
 
     def count(self, began: float) -> None:
         """A forward that began then has ended."""
-        self.forwards += 1
-        self.forward_seconds += perf_counter() - began
+        spent(self, began, forwards=1)
 
 
 class BlockWindow:
@@ -84,7 +83,7 @@ class BlockWindow:
     @torch.inference_mode()
     def denoise(self, tokens: Tensor, seq_lens: Tensor) -> Tensor:
         """Hidden states [B, Q, M] of blocks [B, Q]; their keys are scratch, never context (1b)."""
-        began = perf_counter()
+        began = now()
         positions = seq_lens[:, None] + self.ring.offsets(tokens.shape[1])
         keys, visible = self.ring.view(seq_lens, tokens.shape[1], self.extent)
         step = BlockStep(
@@ -112,9 +111,9 @@ class BlockWindow:
     @torch.inference_mode()
     def score(self, hidden: Tensor) -> Tensor:
         """Logits [B, K, V] of the rows that guess."""
-        began = perf_counter()
+        began = now()
         logits = self.model.net.score(hidden)
-        self.model.forward_seconds += perf_counter() - began
+        spent(self.model, began)
         return logits
 
     @torch.inference_mode()
@@ -149,12 +148,12 @@ class BlockWindow:
     @torch.inference_mode()
     def inject(self, taps: Tensor, starts: Tensor, accept_len: Tensor) -> None:
         """Write the first accept_len of a window's positions: taps [B, W, n * H] at starts [B]."""
-        began = perf_counter()
+        began = now()
         offsets = self.ring.offsets(taps.shape[1])
         positions = starts[:, None] + offsets
         kept = offsets < accept_len[:, None]
         self._write(taps, positions, self.ring.slots(positions).masked_fill(~kept, -1), 0)
-        self.model.forward_seconds += perf_counter() - began
+        spent(self.model, began)
 
     @torch.inference_mode()
     def feed(self, taps: Tensor, start: int) -> None:

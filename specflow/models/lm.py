@@ -7,7 +7,6 @@ P  prompt tokens      D  nodes of a path
 from __future__ import annotations
 
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from specflow.kernels import take_row
 from specflow.models.adapters import INSTEAD, Adapter, adapt, architecture_of
 from specflow.models.attention import SDPA, Backend, Frame
 from specflow.models.loading import load_weights
+from specflow.models.timing import now
 from specflow.pools import KVPool, LayerShape
 
 
@@ -70,10 +70,11 @@ class LanguageModel:
         self, tokens: Tensor, positions: Tensor, step: Any, taps: tuple[int, ...] = ()
     ) -> tuple[Tensor, Tensor]:
         """Hidden states [B, q, H] of tokens [B, q] for the head, and taps [B, q, n * H]."""
-        self.entered = perf_counter()
+        if not torch.compiler.is_compiling():
+            self.entered = now()
+            self.forwards += 1
         hidden, tapped = self.adapter.run(tokens, positions, step, taps)
         self._left()
-        self.forwards += 1
         return hidden, tapped
 
     def score(self, hidden: Tensor) -> Tensor:
@@ -83,10 +84,12 @@ class LanguageModel:
         return logits
 
     def _left(self) -> None:
-        """Count the time since the forward was entered, once."""
-        now = perf_counter()
-        self.forward_seconds += now - max(self.entered, self.left)
-        self.left = now
+        """Count the time since the forward was entered, once; a traced one leaves no mark."""
+        if torch.compiler.is_compiling():
+            return
+        at = now()
+        self.forward_seconds += at - max(self.entered, self.left)
+        self.left = at
 
 
 class Window:

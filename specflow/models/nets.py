@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from specflow.models.adapters import Adapter
 from specflow.models.attention import Frame
 from specflow.models.blocks import WideBlock, llama_block, llama_config, target_config
 from specflow.models.lm import Probe
+from specflow.models.timing import now, spent
 from specflow.pools import KVPool, LayerShape
 
 
@@ -194,8 +194,7 @@ class DraftModel:
 
     def count(self, began: float) -> None:
         """A forward that began then has ended."""
-        self.forwards += 1
-        self.forward_seconds += perf_counter() - began
+        spent(self, began, forwards=1)
 
     def pool(self, rows: int, length: int) -> KVPool:
         """An empty pool of the draft's own, the same slots as the target's."""
@@ -287,13 +286,13 @@ class DraftWindow:
     def _run(
         self, tokens: Tensor, hidden: Tensor, positions: Tensor, step: Any, layer: int = 0
     ) -> Tensor:
-        began = perf_counter()
+        began = now()
         carried: Tensor = self.model.net(tokens, hidden, positions, step, layer)
         self.model.count(began)
         return carried
 
     def _score(self, carried: Tensor, layer: int = 0) -> Tensor:
-        began = perf_counter()
+        began = now()
         logits = self.model.net.score(carried, layer)
-        self.model.forward_seconds += perf_counter() - began
+        spent(self.model, began)
         return logits
