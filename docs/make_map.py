@@ -56,6 +56,7 @@ LAYERS = (
             "config_sizes.py",
             "layer_sizes.py",
             "machines.py",
+            "backends.py",
             "formats.py",
             "block_config.py",
             "planning.py",

@@ -28,6 +28,7 @@ from specflow.errors import RuntimeFault
 from specflow.lower import lower
 from specflow.memory import positions
 from specflow.models import loading
+from specflow.models.backends import open_backend
 from specflow.models.drafters import DRAFTERS
 from specflow.models.lm import LanguageModel
 from specflow.models.ragged import BatchPlanner
@@ -142,7 +143,12 @@ def open_target(recipe: ResolvedRecipe, watch: Stages) -> tuple[LanguageModel, T
         torch.set_num_threads(recipe.run.threads)
     watch.say(f"loading {recipe.target.model}")
     folder = loading.open_model(recipe.target.model)
-    target = LanguageModel.load(folder, device=recipe.run.device, dtype=recipe.run.dtype)
+    target = LanguageModel.load(
+        folder,
+        device=recipe.run.device,
+        dtype=recipe.run.dtype,
+        backend=open_backend(recipe.run.attention),
+    )
     return target, Tokenizer(folder)
 
 

@@ -183,6 +183,10 @@ class RunFields(Fields):
     prompts: str = field(
         "Prompts (JSONL) to run where none are given, relative to the recipe.", default=""
     )
+    attention: Literal["sdpa", "triton", "flashinfer"] = field(
+        "Who computes attention: sdpa (torch), triton (a kernel of specflow), flashinfer.",
+        derive="triton on cuda, sdpa on a CPU",
+    )
     threads: int = field(
         "CPU threads of a forward; 0 leaves torch's own choice.", default=0, ge=0, le=256
     )

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from specflow import facts as checkpoints
+from specflow.backends import default_backend
 from specflow.constraints import FIELD_RULES, rules
 from specflow.diagnostics import Diagnostic, Drop, Fix, Label, Put, Rename, Severity, closest
 from specflow.errors import RecipeError
@@ -338,10 +339,8 @@ class _Resolution:
             return None if count is None else Entry(path, count + 1, Origin.DERIVED, because)
         if path == "verify.accept":
             return self._accept(path, draft, made)
-        if path == "verify.token_bucket":
-            captured = self.blocks["run"].get("device", "cpu") != "cpu"
-            because = "few steps are captured" if captured else "nothing is captured on a CPU"
-            return Entry(path, BUCKET if captured else 1, Origin.DERIVED, because)
+        if path in ("verify.token_bucket", "run.attention"):
+            return self._by_device(path)
         name = path.removeprefix("draft.")
         if name in draft.derive:
             return self._from_checkpoint(path, draft.derive[name](facts))
@@ -350,6 +349,15 @@ class _Resolution:
         return Entry(
             path, min(context or LONGEST_DEFAULT, LONGEST_DEFAULT), Origin.DERIVED, because
         )
+
+    def _by_device(self, path: str) -> Entry:
+        """What the device alone decides."""
+        device = self.blocks["run"].get("device", "cpu")
+        if path == "run.attention":
+            because = "a kernel reads the past in parts" if device == "cuda" else "torch's own"
+            return Entry(path, default_backend(device), Origin.DERIVED, because)
+        because = "few steps are captured" if device != "cpu" else "nothing is captured on a CPU"
+        return Entry(path, BUCKET if device != "cpu" else 1, Origin.DERIVED, because)
 
     def _from_checkpoint(self, path: str, found: Derived | Missing) -> Entry | None:
         """What a checkpoint says of a field, or a finding where it lacks what the field needs."""

@@ -26,7 +26,14 @@ from specflow.constraints.drafts import (
 )
 from specflow.constraints.fields import FIELD_RULES, FieldRule
 from specflow.constraints.pairs import PAIR_RULES
-from specflow.constraints.run import half_precision_on_cpu, longer_than_context, useless_allow
+from specflow.constraints.run import (
+    backend_cannot_attend,
+    backend_needs_device,
+    backend_not_installed,
+    half_precision_on_cpu,
+    longer_than_context,
+    useless_allow,
+)
 from specflow.constraints.shapes import (
     adaptive_steps_on_tree,
     branches_on_a_chain,
@@ -64,6 +71,9 @@ SPANNING: tuple[Rule, ...] = (
     unreadable_checkpoint,
     longer_than_context,
     half_precision_on_cpu,
+    backend_not_installed,
+    backend_needs_device,
+    backend_cannot_attend,
     useless_allow,
 )
 

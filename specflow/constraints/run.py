@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from specflow.backends import CAPABILITIES, EXTRA, Asked, installed, lacking
 from specflow.diagnostics import Drop, Put
 from specflow.recipe import ResolvedRecipe
 from specflow.rules import Finding, rule
+
+WITH_SINKS = ("gpt_oss", "mimo_v2_flash")  # model types whose heads have a sink
 
 
 @rule("SF071", "longer-than-context")
@@ -80,6 +84,138 @@ def half_precision_on_cpu(r: ResolvedRecipe) -> Iterator[Finding]:
             help="leave `run.dtype` out, or silence this with `allow: {SF074: why}`",
             fix=Drop("run.dtype", safe=False),
         )
+
+
+@rule("SF075", "backend-not-installed", warning=True)
+def backend_not_installed(r: ResolvedRecipe) -> Iterator[Finding]:
+    """The package that computes attention is installed where a recipe runs.
+
+    ## Why
+    The kernels of `run.attention` come with packages of their own, which a machine without a GPU
+    does not need. A recipe can be validated and compiled there all the same, so this is a warning;
+    `specflow run` stops.
+
+    ## Example
+    ```
+    specflow validate pico/plain run.device=cuda run.dtype=bfloat16 run.attention=flashinfer
+    ```
+
+    Use instead:
+    ```
+    specflow validate pico/plain run.device=cuda run.attention=sdpa
+    ```
+
+    ## Fix
+    Install the extra: `pip install specflow[gpu]`. Or let torch compute it: `run.attention: sdpa`.
+    """
+    row = CAPABILITIES[r.run.attention]
+    if not installed(row):
+        yield Finding(
+            at="run.attention",
+            message=f"`run.attention: {r.run.attention}` needs the package `{row.package}`, "
+            "which is not installed here",
+            label="not installed",
+            help=f"install it with `pip install {EXTRA}`, or write `run.attention: sdpa`",
+        )
+
+
+@rule("SF076", "backend-needs-device")
+def backend_needs_device(r: ResolvedRecipe) -> Iterator[Finding]:
+    """Attention is computed by what runs on the recipe's device.
+
+    ## Why
+    The kernels of `triton` and `flashinfer` are a GPU's; on a CPU torch computes attention.
+
+    ## Example
+    ```yaml
+    target: {model: builtin:pico-llama}
+    draft: {algorithm: NGRAM}
+    run: {attention: triton}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: builtin:pico-llama}
+    draft: {algorithm: NGRAM}
+    run: {attention: sdpa}
+    ```
+
+    ## Fix
+    Leave `run.attention` out: it follows `run.device`. Or write `run.device: cuda`.
+    """
+    row = CAPABILITIES[r.run.attention]
+    if r.run.device not in row.devices:
+        yield Finding(
+            at="run.attention",
+            message=f"`run.attention: {r.run.attention}` runs on {' and '.join(row.devices)}, "
+            f"not on {r.run.device}",
+            label=f"needs {' or '.join(row.devices)}",
+            because={"run.device": f"{r.run.device} is asked for"},
+            help="remove `run.attention`; it is derived from `run.device`",
+            fix=Drop("run.attention"),
+        )
+
+
+@rule("SF077", "backend-cannot-attend")
+def backend_cannot_attend(r: ResolvedRecipe) -> Iterator[Finding]:
+    """A backend reads what the target's attention is made of.
+
+    ## Why
+    A model's heads, windows, sinks and latents are parts of its attention, and not every backend
+    knows all of them, nor every type of number; `specflow.backends` has a row for each. Without
+    one of them the output would be another model's.
+
+    ## Example
+    ```yaml
+    target: {model: builtin:pico-llama}
+    draft: {algorithm: NGRAM}
+    run: {device: cuda, dtype: float32, attention: flashinfer}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: builtin:pico-llama}
+    draft: {algorithm: NGRAM}
+    run: {device: cuda, dtype: float32, attention: triton}
+    ```
+
+    ## Fix
+    Leave `run.attention` out, or write `sdpa`, which reads everything.
+    """
+    missing = list(lacking(CAPABILITIES[r.run.attention], asked_of(r)))
+    if missing:
+        yield Finding(
+            at="run.attention",
+            message=f"`run.attention: {r.run.attention}` has no {', no '.join(missing)}",
+            label="cannot attend as the target does",
+            because={"target.model": "what its attention is made of", "run.dtype": ""},
+            help="remove `run.attention`, or write `run.attention: sdpa`",
+            fix=Drop("run.attention", safe=False),
+        )
+
+
+def asked_of(r: ResolvedRecipe) -> Asked:
+    """What a recipe asks of whoever computes its attention, as far as config.json says."""
+    config = r.facts["target"].text
+    return Asked(
+        dtype=r.run.dtype,
+        head_size=head_size(config),
+        tree=r.axes.shape == "tree",
+        window=bool(config.get("sliding_window")),
+        softcap=bool(config.get("attn_logit_softcapping")),
+        sinks=config.get("model_type") in WITH_SINKS,
+        latents=bool(config.get("kv_lora_rank")),
+    )
+
+
+def head_size(config: Mapping[str, Any]) -> int:
+    """The width of the widest kind of head; 0 where config.json does not say."""
+    said = [config.get(name) for name in ("head_dim", "global_head_dim")]
+    known = [each for each in said if type(each) is int]
+    width, heads = config.get("hidden_size"), config.get("num_attention_heads")
+    if not known and type(width) is int and type(heads) is int and heads > 0:
+        known = [width // heads]
+    return max(known, default=0)
 
 
 @rule("SF082", "useless-allow", warning=True)

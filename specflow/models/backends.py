@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specflow.backends import EXTRA
+from specflow.errors import RuntimeFault
 from specflow.kernels.attention import Latent, Scoring
 from specflow.models.attention import SDPA, Backend, Step
 from specflow.models.flashinfer import FlashInfer
@@ -27,8 +29,13 @@ class Triton:
 
     def __init__(self, kernel: Kernel | None = None) -> None:
         if kernel is None:
-            from specflow.kernels import attention_triton  # triton is an extra
-
+            try:
+                from specflow.kernels import attention_triton
+            except ImportError as error:
+                raise RuntimeFault(
+                    f"`run.attention: triton` needs the package triton ({error}); "
+                    f"install {EXTRA}, or write `run.attention: sdpa`"
+                ) from error
             kernel = attention_triton.attend_new
         self._kernel = kernel
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from specflow.backends import EXTRA
 from specflow.errors import RuntimeFault
 from specflow.models.attention import SDPA, Step
 
@@ -46,7 +47,7 @@ class FlashInfer:
         except ImportError as error:
             raise RuntimeFault(
                 f"`run.attention: flashinfer` needs the package flashinfer-python ({error}); "
-                "install specflow[gpu], or " + OTHERWISE
+                f"install {EXTRA}, or {OTHERWISE}"
             ) from error
         self._make = flashinfer.BatchPrefillWithPagedKVCacheWrapper
         self._planned: dict[tuple[Any, ...], Planned] = {}

@@ -65,6 +65,7 @@ CASES = [
     *(Case(rows=3, heads=8, groups=g, tree=True) for g in (1, 4, 8)),
     *(Case(rows=2, width=w, deep=w, tree=t) for w, t in ((80, True), (96, False), (128, True))),
     Case(rows=2, width=256, deep=256, tree=True),
+    Case(rows=2, width=512, deep=512, window=40),
     Case(rows=2, width=128, deep=64),
     *(Case(rows=9, window=w, tree=t) for w, t in itertools.product((1, 3, 17, 500), (False, True))),
     Case(rows=9, softcap=5.0, tree=True),

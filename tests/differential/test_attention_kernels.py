@@ -86,6 +86,7 @@ SHAPES = [
     (128, 128, 0, 8, 4, 8),
     (128, 128, 0, 64, 8, 8),
     (256, 256, 0, 8, 2, 4),
+    (512, 512, 0, 8, 8, 2),  # the layers of Gemma 4 that see all
     (512, 512, 64, 8, 128, 1),  # latents of DeepSeek
 ]
 MOST_STACK = 16  # bytes a thread: an aligned slot or two of the calling convention, not a spill

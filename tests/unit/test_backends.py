@@ -1,0 +1,99 @@
+"""What attention backends can do, and what a recipe asks of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from specflow import backends
+from specflow.backends import CAPABILITIES, Asked, Capability, default_backend, lacking
+from specflow.constraints.run import asked_of, head_size
+from specflow.errors import RecipeError
+from specflow.load import load, loads
+from specflow.resolve import resolve
+from tests.conftest import RECIPES
+
+PLAIN = Asked("bfloat16", 128, tree=False, window=False, softcap=False, sinks=False, latents=False)
+NOTHING = Capability(
+    ("cuda",), ("float16",), (64,), trees=False, window=False, softcap=False, sinks=False,
+    latents=False,
+)  # fmt: skip
+
+
+def test_every_lack_is_named() -> None:
+    asked = Asked("bfloat16", 128, tree=True, window=True, softcap=True, sinks=True, latents=False)
+    assert list(lacking(NOTHING, asked)) == [
+        "bfloat16", "trees", "window", "softcap", "attention sinks", "heads of 128",
+    ]  # fmt: skip
+    assert list(lacking(NOTHING, replace(PLAIN, dtype="float16", latents=True))) == [
+        "latent attention"
+    ]
+
+
+@pytest.mark.parametrize("name", CAPABILITIES)
+def test_every_backend_reads_a_llama(name: str) -> None:
+    assert not list(lacking(CAPABILITIES[name], PLAIN))
+    assert not list(lacking(CAPABILITIES[name], replace(PLAIN, tree=True, window=True)))
+
+
+def test_an_unknown_width_is_no_obstacle() -> None:
+    assert not list(lacking(NOTHING, replace(PLAIN, dtype="float16", head_size=0)))
+
+
+@pytest.mark.parametrize(
+    ("config", "width"),
+    [
+        ({}, 0),
+        ({"hidden_size": 64, "num_attention_heads": 4}, 16),
+        ({"hidden_size": 64, "num_attention_heads": 4, "head_dim": 128}, 128),
+        ({"head_dim": 256, "global_head_dim": 512}, 512),
+        ({"hidden_size": 64, "num_attention_heads": 0}, 0),
+        ({"head_dim": "wide"}, 0),
+    ],
+)
+def test_the_width_of_a_head(config: dict[str, object], width: int) -> None:
+    assert head_size(config) == width
+
+
+def test_backends_are_the_field_s_choices() -> None:
+    from typing import get_args
+
+    from specflow.recipe import RunFields
+
+    assert set(get_args(RunFields.model_fields["attention"].annotation)) == set(CAPABILITIES)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_default_runs_where_it_is_a_default(device: str) -> None:
+    assert device in CAPABILITIES[default_backend(device)].devices
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+def test_every_recipe_may_move_to_a_gpu(path) -> None:
+    """No recipe that ships has a target that the GPU's default cannot read."""
+    resolved = resolve(load(path))
+    assert not list(lacking(CAPABILITIES["triton"], asked_of(resolved)))
+
+
+FLASHINFER = """
+target: {model: "builtin:pico-gemma4"}
+draft: {algorithm: NGRAM}
+run: {device: cuda, dtype: bfloat16, attention: flashinfer}
+"""
+
+
+def test_what_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "find_spec", lambda _: None)
+    text = FLASHINFER.replace("flashinfer", "triton")
+    found = [f for f in resolve(loads(text, "recipe.yaml")).findings if f.code == "SF075"]
+    assert len(found) == 1
+    assert "specflow[gpu]" in (found[0].help or "")
+    monkeypatch.setattr(backends, "find_spec", lambda _: object())
+    assert not resolve(loads(text, "recipe.yaml")).findings
+
+
+def test_what_a_target_needs_is_read_from_its_config() -> None:
+    with pytest.raises(RecipeError) as caught:
+        resolve(loads(FLASHINFER, "recipe.yaml"))
+    assert [d.code for d in caught.value.diagnostics if d.code == "SF077"] == ["SF077"]
