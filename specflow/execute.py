@@ -282,7 +282,15 @@ def make_session(recipe: ResolvedRecipe, target: LanguageModel, tokenizer: Token
     module = emit(graph, recipe).load(user_cache_path("specflow") / "steps")
     stop_ids = target.stop_ids | tokenizer.stop_ids
     planner = BatchPlanner.of(recipe)
-    step = capture(module, target, pool, drafter, planner)
+    step = capture(
+        module,
+        target,
+        pool,
+        drafter,
+        planner,
+        graph=recipe.run.graph == "on",
+        compiled=recipe.run.compile == "inductor",
+    )
     session = Session(recipe, step, target, pool, drafter, tokenizer.decode, stop_ids, planner)
     warm_up(session)
     return session

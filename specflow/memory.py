@@ -21,7 +21,9 @@ def reach(recipe: ResolvedRecipe) -> int:
 
 def positions(recipe: ResolvedRecipe) -> int:
     """KV positions of a row: the longest request, and what a step touches beyond its end."""
-    return recipe.run.max_length + reach(recipe)
+    # A step whose results are read late runs once more after the end of a request.
+    late = recipe["verify.num_draft_tokens"] if recipe.run.graph == "on" else 0
+    return recipe.run.max_length + reach(recipe) + int(late)
 
 
 def ring_slots(window: int, page: int, rows: int) -> int:

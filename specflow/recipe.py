@@ -187,6 +187,14 @@ class RunFields(Fields):
         "Who computes attention: sdpa (torch), triton (a kernel of specflow), flashinfer.",
         derive="triton on cuda, sdpa on a CPU",
     )
+    graph: Literal["on", "off"] = field(
+        "Capture each step as a CUDA graph; `auto` is what the device allows.",
+        derive="on on cuda, off on a CPU",
+    )
+    compile: Literal["none", "inductor"] = field(
+        "Compile each step whole: inductor makes kernels of its own of the torch spelling.",
+        default="none",
+    )
     threads: int = field(
         "CPU threads of a forward; 0 leaves torch's own choice.", default=0, ge=0, le=256
     )

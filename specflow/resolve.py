@@ -163,6 +163,9 @@ class _Resolution:
         for block in BLOCKS:
             value = self.recipe.written.get(block)
             self.blocks[block] = value if isinstance(value, Mapping) else {}
+            if self.blocks[block].get("graph") == "auto" and block == "run":  # as if left out
+                given = self.blocks[block]
+                self.blocks[block] = {k: v for k, v in given.items() if k != "graph"}
             instead = self.blocks[block].get(STAND_IN, "a name")
             if STAND_IN in AXES.get(block, ()) and not (isinstance(instead, str) and instead):
                 path = f"{block}.{STAND_IN}"
@@ -339,7 +342,7 @@ class _Resolution:
             return None if count is None else Entry(path, count + 1, Origin.DERIVED, because)
         if path == "verify.accept":
             return self._accept(path, draft, made)
-        if path in ("verify.token_bucket", "run.attention"):
+        if path in ("verify.token_bucket", "run.attention", "run.graph"):
             return self._by_device(path)
         name = path.removeprefix("draft.")
         if name in draft.derive:
@@ -356,6 +359,9 @@ class _Resolution:
         if path == "run.attention":
             because = "a kernel reads the past in parts" if device == "cuda" else "torch's own"
             return Entry(path, default_backend(device), Origin.DERIVED, because)
+        if path == "run.graph":
+            because = "a step is one launch" if device == "cuda" else "a CPU has no such graphs"
+            return Entry(path, "on" if device == "cuda" else "off", Origin.DERIVED, because)
         because = "few steps are captured" if device != "cpu" else "nothing is captured on a CPU"
         return Entry(path, BUCKET if device != "cpu" else 1, Origin.DERIVED, because)
 

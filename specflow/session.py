@@ -11,7 +11,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from specflow.capture import CapturedStep, buffers
+from specflow.capture import CapturedStep, Results, buffers
 from specflow.errors import RuntimeFault
 from specflow.kernels import filter_law, law_of, pick, verify_coins
 from specflow.memory import reach
@@ -71,6 +71,15 @@ class Clock:
     prefill: float = 0.0
 
 
+@dataclass
+class _Pending:
+    """A step that was launched: its results to be, the requests of its rows, guesses of each."""
+
+    told: Results
+    rows: list[Completion]
+    drafted: list[int]
+
+
 class Session:
     """A batch of requests over one captured step: row i of the batch is slot i of the KV."""
 
@@ -98,6 +107,7 @@ class Session:
         self.reach = reach(recipe)
         self.waiting: deque[Request] = deque()
         self.rows: list[Completion] = []
+        self.pending: _Pending | None = None
         self.clock = Clock()
 
     def submit(self, request: Request) -> None:
@@ -119,6 +129,8 @@ class Session:
         ended = self._admit()
         if self.rows:
             ended += self._decode()
+        if not self.rows:
+            self.pending = None  # a step was under way when the last request ended
         return ended
 
     # -- admission ---------------------------------------------------------------------------------
@@ -190,41 +202,54 @@ class Session:
     # -- decoding ----------------------------------------------------------------------------------
 
     def _decode(self) -> list[Completion]:
-        """One step for every row."""
+        """Launch a step for every row; read it at once, or the one before it."""
         rows = len(self.rows)
         began = perf_counter()
         variant, budget = self.captured.draft(rows), self.captured.plan(rows)
-        reach = max(len(c.request.tokens) + len(c.tokens) for c in self.rows) - 1 + self.reach
-        self.captured.launch(rows, variant, reach, budget)
-        gained = self._read(rows)
-        self.captured.learn(rows)
-        drafted = self._judged(rows, self.captured.widths[variant] - 1)
+        known = max(len(c.request.tokens) + len(c.tokens) for c in self.rows) - 1
+        self.captured.launch(rows, variant, known + self._unread() + self.reach, budget)
+        told = self.captured.results(rows)
+        step = _Pending(told, list(self.rows), self._drafted(rows, variant))
+        before, self.pending = (self.pending, step) if self.captured.late else (step, None)
+        ended = [] if before is None else self._settle(before)
+        self._count(began)
+        return ended
+
+    def _unread(self) -> int:
+        """Tokens that a row may have gained in a step that is under way."""
+        return 0 if self.pending is None else max(self.captured.widths.values())
+
+    def _settle(self, step: _Pending) -> list[Completion]:
+        """Take in what a step gained; a request that had ended before it was read is left alone."""
+        lengths, tokens = step.told.lengths(), step.told.tokens()
+        judged = step.told.judged()
+        if not self.captured.late:  # rows are as they were
+            self.captured.learn(len(lengths))
         kept = []
-        for completion, tokens, guesses in zip(self.rows, gained, drafted, strict=True):
-            kept.append(self._gain(completion, tokens))
+        for i, completion in enumerate(step.rows):
+            if completion.finish:
+                continue
+            kept.append(self._gain(completion, tokens[i][: lengths[i]]))
             completion.accept_lens.append(len(kept[-1]))
-            completion.drafted.append(guesses)
+            completion.drafted.append(step.drafted[i] if judged is None else judged[i] - 1)
         self.captured.commit(kept)
-        ended = self._release()
+        return self._release()
+
+    def _drafted(self, rows: int, variant: str) -> list[int]:
+        """How many guesses of each row are verified, where no plan decides it."""
+        most = self.captured.widths[variant] - 1
+        return [min(count, most) for count in self.drafter.drafted(rows)]
+
+    def _count(self, began: float) -> None:
+        """Where the time of a step went; of a step that is one launch only the whole is known."""
+        now = perf_counter()
+        if self.captured.whole:
+            self.clock.verify += now - began
+            return
         entered, left = self.target.entered, self.target.left
         self.clock.draft += entered - began
         self.clock.verify += left - entered
-        self.clock.commit += perf_counter() - left
-        return ended
-
-    def _read(self, rows: int) -> list[list[int]]:
-        """The tokens that each row gained: the one look at the device a step."""
-        state = self.captured.state
-        lengths = state.accept_len[:rows].tolist()
-        return [
-            row[:n] for row, n in zip(state.output_tokens[:rows].tolist(), lengths, strict=True)
-        ]
-
-    def _judged(self, rows: int, most: int) -> list[int]:
-        """How many guesses of each row were verified."""
-        if self.planner is not None:
-            return [n - 1 for n in self.captured.state.verify_len[:rows].tolist()]
-        return [min(count, most) for count in self.drafter.drafted(rows)]
+        self.clock.commit += now - left
 
     def _gain(self, completion: Completion, tokens: list[int]) -> list[int]:
         """Add tokens up to the first event that ends the completion; what was added (§5)."""
@@ -266,7 +291,7 @@ class Session:
             row, last = self.rows.index(completion), len(self.rows) - 1
             if row != last:
                 moved = self.rows[last]
-                length = len(moved.request.tokens) + len(moved.tokens)
+                length = len(moved.request.tokens) + len(moved.tokens) + self._unread()
                 self.pool.copy_row(last, row, min(length, self.pool.length))
                 self.drafter.move(last, row, min(length, self.pool.length))
                 for tensor in buffers(self.captured.state).values():

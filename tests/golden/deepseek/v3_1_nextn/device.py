@@ -245,7 +245,7 @@ def rows_4_kernel(
     draft_hidden_ptr,  # B, H, written
     standing_ptr,  # B, H
     V,
-    WIDE,
+    standing_wide,
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
@@ -255,7 +255,7 @@ def rows_4_kernel(
     if arrived_last(arrivals_ptr + row, PARTS):
         guess_3 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
         tl.store(first_guess_ptr + row, guess_3)
-        copy_row(draft_hidden_ptr, standing_ptr, row, WIDE)
+        copy_row(draft_hidden_ptr, standing_ptr, row, standing_wide)
 
 
 def rows_4(state: Device, logits_4: Tensor, standing: Tensor) -> None:

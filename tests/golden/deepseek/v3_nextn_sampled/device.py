@@ -188,13 +188,14 @@ def rows_5_kernel(
     law_4_ptr,  # B, V
     draft_hidden_ptr,  # B, H, written
     standing_ptr,  # B, H
-    WIDE,
+    law_4_wide,
+    standing_wide,
 ):
     row = tl.program_id(0)
     guess_3 = tl.load(guess_3_ptr + row)
     tl.store(first_guess_ptr + row, guess_3)
-    copy_row(first_law_ptr, law_4_ptr, row, WIDE)
-    copy_row(draft_hidden_ptr, standing_ptr, row, WIDE)
+    copy_row(first_law_ptr, law_4_ptr, row, law_4_wide)
+    copy_row(draft_hidden_ptr, standing_ptr, row, standing_wide)
 
 
 def rows_5(state: Device, guess_3: Tensor, law_4: Tensor, standing: Tensor) -> None:
@@ -210,6 +211,7 @@ def rows_5(state: Device, guess_3: Tensor, law_4: Tensor, standing: Tensor) -> N
         state.draft_hidden,
         standing,
         law_4.shape[-1],
+        standing.shape[-1],
     )
 
 

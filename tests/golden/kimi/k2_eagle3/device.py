@@ -253,7 +253,7 @@ def rows_4_kernel(
     standing_ptr,  # B, H
     to_target_ptr,
     V,
-    WIDE,
+    standing_wide,
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
@@ -264,7 +264,7 @@ def rows_4_kernel(
         word_3 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
         guess_3 = look_up(word_3, to_target_ptr)
         tl.store(first_guess_ptr + row, guess_3)
-        copy_row(draft_hidden_ptr, standing_ptr, row, WIDE)
+        copy_row(draft_hidden_ptr, standing_ptr, row, standing_wide)
 
 
 def rows_4(state: Device, drafter: Draft, logits_4: Tensor, standing: Tensor) -> None:

@@ -182,10 +182,10 @@ def rows_2(
 def rows_3_kernel(
     draft_hidden_ptr,  # B, H, written
     standing_ptr,  # B, H
-    WIDE,
+    standing_wide,
 ):
     row = tl.program_id(0)
-    copy_row(draft_hidden_ptr, standing_ptr, row, WIDE)
+    copy_row(draft_hidden_ptr, standing_ptr, row, standing_wide)
 
 
 def rows_3(state: Device, standing: Tensor) -> None:

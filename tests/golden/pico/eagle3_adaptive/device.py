@@ -484,7 +484,7 @@ def rows_8_kernel(
     standing_ptr,  # B, H
     to_target_ptr,
     V,
-    WIDE,
+    standing_wide,
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
@@ -495,7 +495,7 @@ def rows_8_kernel(
         word_7 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
         guess_7 = look_up(word_7, to_target_ptr)
         tl.store(first_guess_ptr + row, guess_7)
-        copy_row(draft_hidden_ptr, standing_ptr, row, WIDE)
+        copy_row(draft_hidden_ptr, standing_ptr, row, standing_wide)
 
 
 def rows_8(state: Device, drafter: Draft, logits_8: Tensor, standing: Tensor) -> None:
@@ -840,7 +840,7 @@ def steps_5_rows_6_kernel(
     standing_ptr,  # B, H
     to_target_ptr,
     V,
-    WIDE,
+    standing_wide,
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
@@ -851,7 +851,7 @@ def steps_5_rows_6_kernel(
         word_5 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
         guess_5 = look_up(word_5, to_target_ptr)
         tl.store(first_guess_ptr + row, guess_5)
-        copy_row(draft_hidden_ptr, standing_ptr, row, WIDE)
+        copy_row(draft_hidden_ptr, standing_ptr, row, standing_wide)
 
 
 def steps_5_rows_6(state: Device, drafter: Draft, logits_6: Tensor, standing: Tensor) -> None:
@@ -1088,7 +1088,7 @@ def steps_3_rows_4_kernel(
     standing_ptr,  # B, H
     to_target_ptr,
     V,
-    WIDE,
+    standing_wide,
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
@@ -1099,7 +1099,7 @@ def steps_3_rows_4_kernel(
         word_3 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
         guess_3 = look_up(word_3, to_target_ptr)
         tl.store(first_guess_ptr + row, guess_3)
-        copy_row(draft_hidden_ptr, standing_ptr, row, WIDE)
+        copy_row(draft_hidden_ptr, standing_ptr, row, standing_wide)
 
 
 def steps_3_rows_4(state: Device, drafter: Draft, logits_4: Tensor, standing: Tensor) -> None:
@@ -1253,7 +1253,7 @@ def steps_1_rows_3_kernel(
     standing_ptr,  # B, H
     to_target_ptr,
     V,
-    WIDE,
+    standing_wide,
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
@@ -1264,7 +1264,7 @@ def steps_1_rows_3_kernel(
         word = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
         guess = look_up(word, to_target_ptr)
         tl.store(first_guess_ptr + row, guess)
-        copy_row(draft_hidden_ptr, standing_ptr, row, WIDE)
+        copy_row(draft_hidden_ptr, standing_ptr, row, standing_wide)
 
 
 def steps_1_rows_3(state: Device, drafter: Draft, logits_2: Tensor, standing: Tensor) -> None:
@@ -1343,7 +1343,7 @@ def steps_0_rows_2_kernel(
     standing_ptr,  # B, H
     to_target_ptr,
     V,
-    WIDE,
+    standing_wide,
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
@@ -1354,7 +1354,7 @@ def steps_0_rows_2_kernel(
         word = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
         guess = look_up(word, to_target_ptr)
         tl.store(first_guess_ptr + row, guess)
-        copy_row(draft_hidden_ptr, standing_ptr, row, WIDE)
+        copy_row(draft_hidden_ptr, standing_ptr, row, standing_wide)
 
 
 def steps_0_rows_2(state: Device, drafter: Draft, logits_2: Tensor, standing: Tensor) -> None:

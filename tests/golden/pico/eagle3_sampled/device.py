@@ -181,13 +181,14 @@ def rows_5_kernel(
     whole_law_3_ptr,  # B, V
     draft_hidden_ptr,  # B, H, written
     standing_ptr,  # B, H
-    WIDE,
+    whole_law_3_wide,
+    standing_wide,
 ):
     row = tl.program_id(0)
     guess_3 = tl.load(guess_3_ptr + row)
     tl.store(first_guess_ptr + row, guess_3)
-    copy_row(first_law_ptr, whole_law_3_ptr, row, WIDE)
-    copy_row(draft_hidden_ptr, standing_ptr, row, WIDE)
+    copy_row(first_law_ptr, whole_law_3_ptr, row, whole_law_3_wide)
+    copy_row(draft_hidden_ptr, standing_ptr, row, standing_wide)
 
 
 def rows_5(state: Device, guess_3: Tensor, whole_law_3: Tensor, standing: Tensor) -> None:
@@ -203,6 +204,7 @@ def rows_5(state: Device, guess_3: Tensor, whole_law_3: Tensor, standing: Tensor
         state.draft_hidden,
         standing,
         whole_law_3.shape[-1],
+        standing.shape[-1],
     )
 
 

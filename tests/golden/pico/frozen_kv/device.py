@@ -252,10 +252,10 @@ def rows_4(state: Device, logits_4: Tensor, guesses: Tensor) -> None:
 def rows_5_kernel(
     draft_hidden_ptr,  # B, H, written
     standing_ptr,  # B, H
-    WIDE,
+    standing_wide,
 ):
     row = tl.program_id(0)
-    copy_row(draft_hidden_ptr, standing_ptr, row, WIDE)
+    copy_row(draft_hidden_ptr, standing_ptr, row, standing_wide)
 
 
 def rows_5(state: Device, standing: Tensor) -> None:
