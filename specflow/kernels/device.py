@@ -1,25 +1,20 @@
 """What a step on a device calls beside its own kernels: a Triton kernel where there is one.
 
-A name has the signature and the meaning of its reference in `specflow.kernels`.
+A name has the signature and the meaning of its reference in `specflow.kernels`. `filter_law` is
+torch's: it sorts whole rows, for which torch has the device's own radix sort, and only a recipe that
+filters asks for it.
 """
 
 from specflow.kernels import (
-    accept_block,
-    accept_rejection,
-    accept_sampled,
     allocate,
-    best_token,
     blank,
     branch,
-    draft_coins,
     filter_law,
     follow,
     grow_tree,
-    law_of,
     likeliest,
     mask_block,
     pack,
-    pick,
     ranks,
     roots,
     rotate,
@@ -29,8 +24,16 @@ from specflow.kernels import (
     take_row,
     take_rows,
     tree_arrays,
-    verify_coins,
 )
+from specflow.kernels.coins_triton import draft_coins, verify_coins
+from specflow.kernels.sample_triton import (
+    accept_block,
+    accept_rejection,
+    accept_sampled,
+    law_of,
+    pick,
+)
+from specflow.kernels.vocab_triton import best_token
 
 __all__ = [
     "accept_block",

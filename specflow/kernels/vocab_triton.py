@@ -6,8 +6,40 @@ counts last reads what all have left, and goes on with the row. The count is the
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+
+TILE = 1024  # numbers of a row that a program looks at at once
+PROGRAMS = 264  # two for each multiprocessor of an H100; a fixed number, so that plans do not vary
+MOST_PARTS = 32
+
+
+def cut(rows: int, vocabulary: int) -> tuple[int, int]:
+    """Into how many parts a row is cut so that all rows fill a device, and the tile of a part."""
+    most = min(MOST_PARTS, PROGRAMS // max(rows, 1), triton.cdiv(vocabulary, TILE))
+    return 1 << (max(most, 1).bit_length() - 1), TILE
+
+
+class Arrivals:
+    """Counts of parts that are done, by rows: 0 between two launches, which follow one another.
+
+    Made once a shape and never dropped, since a captured step keeps their address.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[torch.device, int], Tensor] = {}
+
+    def of(self, device: torch.device, rows: int) -> Tensor:
+        """A count a row."""
+        key = (device, rows)
+        if key not in self._held:
+            self._held[key] = torch.zeros(rows, dtype=torch.int32, device=device)
+        return self._held[key]
+
+
+ARRIVALS = Arrivals()
 
 
 @triton.jit
@@ -64,3 +96,30 @@ def best_of_rows(
     for i in range(N):
         out = tl.where(lane == i, best_of_parts(best, words, at + i, V, PARTS), out)
     return out
+
+
+@triton.jit
+def best_kernel(
+    logits, best, words, counts, found, V, TILE: tl.constexpr, PARTS: tl.constexpr
+):
+    """One part of a row of logits."""
+    row = tl.program_id(0).to(tl.int64)
+    find_best(logits + row * V, best, words, row, tl.program_id(1), V, TILE, PARTS)
+    if arrived_last(counts + row, PARTS):
+        tl.store(found + row, best_of_parts(best, words, row, V, PARTS))
+
+
+def best_token(logits: Tensor) -> Tensor:
+    """The likeliest token [...] of logits [..., V]; of equals the smallest id."""
+    vocabulary = logits.shape[-1]
+    logits = logits.contiguous()
+    found = torch.empty(logits.shape[:-1], dtype=torch.int64, device=logits.device)
+    rows = found.numel()
+    parts, tile = cut(rows, vocabulary)
+    best = torch.empty(rows, parts, device=logits.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    counts = ARRIVALS.of(logits.device, rows)
+    best_kernel[rows, parts](
+        logits, best, words, counts, found, vocabulary, TILE=tile, PARTS=parts
+    )
+    return found

@@ -117,7 +117,7 @@ def sources(root: Path) -> dict[Source, Any]:
                 p: "constexpr" if p in constants else types.get(p.removesuffix("_ptr"), "*i64")
                 for p in function.arg_names
             }
-            signature |= {p: "i32" for p in ("V", "WIDE") if p in signature}
+            signature |= {p: "i32" for p in signature if p == "V" or p.endswith("_wide")}
             text = inspect.getsource(function.fn).partition(":")[2]  # without its name
             key = Source(text, tuple(signature.items()), tuple(constants.items()))
             found.setdefault(key, function)
