@@ -120,6 +120,13 @@ class KVPool:
         )
         return keys, values
 
+    def blocks(self) -> list[Tensor]:
+        """Every block by slots [tensors, slots, H, length, E], as views."""
+        return [
+            block[:, :-1].unflatten(1, (self.slots, heads, self.length))
+            for (heads, _), block in self._blocks.items()
+        ]
+
     def move(self, path: Tensor, seq_lens: Tensor) -> None:
         """Make node path[b, d], at seq_lens[b] + path[b, d], occupy position seq_lens[b] + d.
 
@@ -137,8 +144,7 @@ class KVPool:
 
     def copy_row(self, source: int, target: int, length: int) -> None:
         """Copy `length` positions of one slot to another: a batch closes the gap of a row."""
-        for (heads, _), block in self._blocks.items():
-            slots = block[:, :-1].unflatten(1, (self.slots, heads, self.length))
+        for slots in self.blocks():
             slots[:, target, :, :length] = slots[:, source, :, :length]
 
 

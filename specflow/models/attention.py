@@ -57,6 +57,9 @@ class Backend(Protocol):
     ) -> Tensor:
         """The same of latents and rotated keys (`mix_latent`)."""
 
+    def move(self, pool: KVPool, path: Tensor, seq_lens: Tensor) -> None:
+        """Make accepted nodes the positions after seq_lens (`KVPool.move`)."""
+
 
 class Step:
     """One forward over a pool: which positions are written, and who sees whom.
@@ -449,6 +452,7 @@ class Sdpa:
 
     mix = staticmethod(_mix)
     mix_latent = staticmethod(_mix_latent)
+    move = staticmethod(KVPool.move)
 
 
 SDPA = Sdpa()

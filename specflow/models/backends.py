@@ -17,27 +17,30 @@ from specflow.errors import RuntimeFault
 from specflow.kernels.attention import Latent, Scoring
 from specflow.models.attention import SDPA, Backend, Step
 from specflow.models.flashinfer import FlashInfer
+from specflow.pools import KVPool
 
 Kernel = Callable[..., Tensor]
+Mover = Callable[[Tensor, Tensor, Tensor], None]
 
 
 class Triton:
     """The kernel of `specflow.kernels.attention_triton`: any tree, by lengths instead of a mask.
 
-    kernel  another with its signature; the reference itself is one
+    kernel, mover  others with the signatures of the kernels; their references are such
     """
 
-    def __init__(self, kernel: Kernel | None = None) -> None:
-        if kernel is None:
+    def __init__(self, kernel: Kernel | None = None, mover: Mover | None = None) -> None:
+        if kernel is None or mover is None:
             try:
-                from specflow.kernels import attention_triton
+                from specflow.kernels import attention_triton, kv_triton
             except ImportError as error:
                 raise RuntimeFault(
                     f"`run.attention: triton` needs the package triton ({error}); "
                     f"install {EXTRA}, or write `run.attention: sdpa`"
                 ) from error
-            kernel = attention_triton.attend_new
-        self._kernel = kernel
+            kernel = kernel or attention_triton.attend_new
+            mover = mover or kv_triton.move_accepted
+        self._kernel, self._mover = kernel, mover
 
     def mix(  # noqa: PLR0917 - what an attention is made of
         self,
@@ -54,6 +57,11 @@ class Triton:
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         scoring = Scoring(scale, window, softcap, sinks)
         return self._kernel(query, key, value, step.sight(window), scoring)
+
+    def move(self, pool: KVPool, path: Tensor, seq_lens: Tensor) -> None:
+        """One launch for all tensors of a shape."""
+        for slots in pool.blocks():
+            self._mover(slots, path, seq_lens)
 
     def mix_latent(
         self,

@@ -24,6 +24,7 @@ from torch.nn import functional as F
 from specflow.backends import EXTRA
 from specflow.errors import RuntimeFault
 from specflow.models.attention import SDPA, Step
+from specflow.pools import KVPool
 
 WORKSPACE = 128 * 2**20  # bytes, as its manual advises
 LAYOUT = "HND"  # heads before positions, as our pool has them
@@ -82,6 +83,8 @@ class FlashInfer:
         flat = query.transpose(1, 2).reshape(rows * count, heads, width)
         read: Tensor = planned.wrapper.run(flat, (key, value))
         return read.view(rows, count, heads, -1).transpose(1, 2)
+
+    move = staticmethod(KVPool.move)
 
     def mix_latent(self, *_: Any) -> Tensor:
         """Not known here; a rule says so before a run."""

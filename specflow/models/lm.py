@@ -202,7 +202,7 @@ class Window:
     @torch.inference_mode()
     def move_accepted(self, path: Tensor, seq_lens: Tensor) -> None:
         """Make the accepted nodes path [B, D], padded with -1, the positions after seq_lens [B]."""
-        self.pool.move(path, seq_lens)
+        self.model.adapter.backend.move(self.pool, path, seq_lens)
 
     def _chain(
         self, tokens: Tensor, seq_lens: Tensor, taps: tuple[int, ...] = ()

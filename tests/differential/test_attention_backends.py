@@ -16,10 +16,12 @@ from torch import Tensor
 
 from specflow.errors import RuntimeFault
 from specflow.kernels.attention import Scoring, Sight, attend_new
+from specflow.kernels.kv import move_accepted
 from specflow.models.attention import SDPA, Step
 from specflow.models.backends import Triton
 from specflow.models.flashinfer import FlashInfer, packed_bits
 from specflow.models.lm import LanguageModel
+from specflow.pools import KVPool
 from tests.conftest import ROOT
 from tests.differential.sessions_interpreted import run_with
 from tests.differential.test_attention_kernels import interpreted
@@ -31,7 +33,7 @@ class Both:
     """Reads by the reference of the kernel and by masks, and holds one against the other."""
 
     def __init__(self) -> None:
-        self.ours, self.compared = Triton(attend_new), 0
+        self.ours, self.compared = Triton(attend_new, move_accepted), 0
 
     def mix(self, query: Tensor, *rest: Any) -> Tensor:
         """As `Backend.mix`."""
@@ -42,6 +44,16 @@ class Both:
         return self._same(
             SDPA.mix_latent(query, *rest), self.ours.mix_latent(query, *rest), rest[2]
         )
+
+    def move(self, pool: KVPool, path: Tensor, seq_lens: Tensor) -> None:
+        """As `Backend.move`; the session goes on with what the reference of the kernel left."""
+        before = [slots.clone() for slots in pool.blocks()]
+        pool.move(path, seq_lens)
+        expected = [slots.clone() for slots in pool.blocks()]
+        for slots, old in zip(pool.blocks(), before, strict=True):
+            slots.copy_(old)
+        self.ours.move(pool, path, seq_lens)
+        assert all(map(torch.equal, pool.blocks(), expected))
 
     def _same(self, masked: Tensor, told: Tensor, step: Step) -> Tensor:
         seen = step.visible.any(-1)[:, None, :, None]  # of nothing a mask reads the mean

@@ -1,0 +1,86 @@
+"""Under TRITON_INTERPRET=1: what writes into slots, against its reference.
+
+A process of its own, because Triton reads that variable once, when it is imported.
+"""
+
+from __future__ import annotations
+
+import json
+
+import torch
+
+from specflow.kernels import inject, inject_triton, kv, kv_triton
+from specflow.kernels.inject import Landing, Turning
+
+SLOTS, HEADS, LENGTH = 9, 2, 24
+
+
+def ascending(rows: int, depth: int, nodes: int, generator: torch.Generator) -> torch.Tensor:
+    """Accepted paths of every length, each from the root on."""
+    path = torch.full((rows, depth), -1)
+    path[:, 0] = 0
+    for row in range(rows):
+        count = int(torch.randint(0, min(depth, nodes), (), generator=generator))
+        chosen = torch.randperm(nodes - 1, generator=generator)[:count].sort().values + 1
+        path[row, 1 : 1 + count] = chosen
+    return path
+
+
+def moves(seed: int, rows: int, depth: int, nodes: int, dtype: torch.dtype) -> int:
+    """How many nodes moved; both ways leave the same."""
+    generator = torch.Generator().manual_seed(seed)
+    ours = torch.randn(3, SLOTS, HEADS, LENGTH, 20, generator=generator).to(dtype)
+    before, theirs = ours.clone(), ours.clone()
+    path = ascending(rows, depth, nodes, generator)
+    seq_lens = torch.randint(0, LENGTH, (rows,), generator=generator)
+    seq_lens[0] = 0
+    kv.move_accepted(ours, path, seq_lens)
+    kv_triton.move_accepted(theirs, path, seq_lens)
+    assert torch.equal(ours, theirs), (seed, rows, depth)
+    assert torch.equal(ours[:, rows:], before[:, rows:])
+    return int((ours != before).any(-1).any(0).any(1).sum())
+
+
+def injected(seed: int, rows: int, width: int, dtype: torch.dtype, *, turns: bool) -> list[int]:
+    """The accept lengths that occurred; both ways leave the same."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def noise(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).to(dtype)
+
+    count = 6
+    merged = noise(rows, count, 2 * HEADS, width)  # keys and values as one product leaves them
+    keys, values = merged[:, :, :HEADS], merged[:, :, HEADS:]
+    angle = torch.rand(rows, count, width // 2, generator=generator).repeat(1, 1, 2) * 6.28
+    turning = Turning(noise(width), 1e-6, angle.cos().to(dtype), angle.sin().to(dtype))
+    kept = [noise(SLOTS, HEADS, LENGTH, width) for _ in range(2)]
+    theirs = [each.clone() for each in kept]
+    lengths = torch.randint(0, count + 1, (rows,), generator=generator)
+    starts = torch.randint(0, 4 * LENGTH if turns else LENGTH, (rows,), generator=generator)
+    landing = Landing(starts, lengths, turns)
+    inject.inject_rows(keys, values, turning, (kept[0], kept[1]), landing)
+    inject_triton.inject_rows(keys, values, turning, (theirs[0], theirs[1]), landing)
+    # One rounding of each of five factors, of values around 1 that reach 10.
+    slack = {torch.float32: 3e-6, torch.float16: 2e-2, torch.bfloat16: 1.5e-1}[dtype]
+    assert (kept[0].float() - theirs[0].float()).abs().max() <= slack, (seed, rows, width, dtype)
+    assert torch.equal(kept[1], theirs[1])
+    return lengths.tolist()
+
+
+def main() -> None:
+    """Every shape; what occurred."""
+    moved = [
+        moves(seed, rows, depth, nodes, dtype)
+        for seed, (rows, depth, nodes) in enumerate([(1, 4, 8), (9, 4, 8), (9, 8, 9), (5, 1, 4)])
+        for dtype in (torch.float32, torch.bfloat16)
+    ]
+    lengths = set()
+    for seed, (rows, width) in enumerate([(1, 16), (9, 16), (9, 24), (4, 128)]):
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            for turns in (False, True):
+                lengths |= set(injected(seed, rows, width, dtype, turns=turns))
+    print(json.dumps({"moved": moved, "accept_len": sorted(lengths)}))
+
+
+if __name__ == "__main__":
+    main()
