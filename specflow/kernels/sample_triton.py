@@ -213,11 +213,11 @@ def sampled_kernel(
     guesses,  # [B, K]
     parents,  # [B, K]
     law,  # [B, W, V]
-    coins,  # [B, W + 1]
+    coins,  # [B, W + 1], or more
     path_out,  # [B, W], written
     length_out,  # [B], written
     gained_out,  # [B, W], written
-    masses, behind, counts, V, single, acc,
+    masses, behind, counts, V, coins_row, single, acc,
     K: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """One part of the law after the last node of a request's path."""
@@ -230,7 +230,7 @@ def sampled_kernel(
     parent = tl.load(parents + row * K + lane, mask=lane < K, other=-1)
     real = word >= 0
     chance = tl.load(law + (row * W + parent) * V + word, mask=real, other=0.0)
-    coin = tl.load(coins + row * (W + 1) + parent, mask=real, other=0.0).to(exact)
+    coin = tl.load(coins + row * coins_row + parent, mask=real, other=0.0).to(exact)
     kin = parent[:, None] == parent[None, :]
     running = tl.sum(tl.where(kin & (lane[None, :] <= lane[:, None]), chance[None, :], 0.0), axis=1)
     taken = real & (chance > 0) & ((coin < divided(running, acc + 0.0 * running)) | (chance >= single))
@@ -257,7 +257,7 @@ def sampled_kernel(
     tl.store(behind + row * PARTS + part, its_last)
     if arrived_last(counts + row, PARTS):
         token = draw(
-            mine, its_words, its_parents, 1.0, V, node, tl.load(coins + row * (W + 1) + W),
+            mine, its_words, its_parents, 1.0, V, node, tl.load(coins + row * coins_row + W),
             masses + row * PARTS, behind + row * PARTS, V, K, TILE, PARTS, REFUSED,
         )  # fmt: skip
         gained = tl.where(lane == length - 1, token, gained)
@@ -277,7 +277,7 @@ def accept_sampled(
     sampled_kernel[rows, parts](
         guesses.contiguous(), parents.contiguous(), law.contiguous(), coins.contiguous(),
         path, length, gained, *_left(law, rows, parts), ARRIVALS.of(law.device, rows), vocabulary,
-        float(single), max(float(acc), 1e-9),
+        coins.shape[1], float(single), max(float(acc), 1e-9),
         K=width - 1, BLOCK=max(2, triton.next_power_of_2(width)), TILE=tile, PARTS=parts,
         enable_fp_fusion=False,
     )  # fmt: skip
@@ -322,7 +322,8 @@ def leave(
 
 @triton.jit
 def finish(
-    guesses, law, proposed, coins, row, count, scale, at, masses, behind, length_out, gained_out, V,
+    guesses, law, proposed, coins, row, count, scale, at, masses, behind, length_out, gained_out,
+    V, coins_row,
     K: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """Draw the token after `count` kept guesses, and write what was gained."""
@@ -338,7 +339,7 @@ def finish(
     reach = tl.where(left & (count < K), V, 0)
     token = draw(
         mine, proposed + (row * K + count) * V, mine, scale, reach, 0,
-        tl.load(coins + row * (W + 1) + W), masses + which * PARTS, behind + which * PARTS, V,
+        tl.load(coins + row * coins_row + W), masses + which * PARTS, behind + which * PARTS, V,
         K, TILE, PARTS, RESIDUAL,
     )  # fmt: skip
     words = tl.load(guesses + row * K + lane, mask=lane < K, other=0)
@@ -352,10 +353,10 @@ def rejection_kernel(
     guesses,  # [B, K]
     proposed,  # [B, K, V]
     law,  # [B, W, V]
-    coins,  # [B, W + 1]
+    coins,  # [B, W + 1], or more
     length_out,  # [B], written
     gained_out,  # [B, W], written
-    masses, behind, counts, V,
+    masses, behind, counts, V, coins_row,
     K: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """One part of what is drawn from after the guesses that are kept."""
@@ -366,14 +367,14 @@ def rejection_kernel(
     alive = tl.full((), 1, tl.int32)
     for i in range(K):
         p, q = judged(guesses, proposed, law, row, i, V, K)
-        coin = tl.load(coins + row * (K + 2) + i).to(exact)
+        coin = tl.load(coins + row * coins_row + i).to(exact)
         alive = tl.where((q > 0) & (coin * q < p), alive, 0)
         count += alive
     leave(law, proposed, row, count, 1.0, part, row, masses, behind, V, K, TILE, PARTS)
     if arrived_last(counts + row, PARTS):
         finish(
             guesses, law, proposed, coins, row, count, 1.0, row, masses, behind,
-            length_out, gained_out, V, K, BLOCK, TILE, PARTS,
+            length_out, gained_out, V, coins_row, K, BLOCK, TILE, PARTS,
         )  # fmt: skip
 
 
@@ -382,10 +383,10 @@ def block_kernel(
     guesses,  # [B, K]
     proposed,  # [B, K, V]
     law,  # [B, W, V]
-    coins,  # [B, W + 1]
+    coins,  # [B, W + 1], or more
     length_out,  # [B], written
     gained_out,  # [B, W], written
-    masses, behind, counts, V,
+    masses, behind, counts, V, coins_row,
     K: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """One part of what is drawn from after each prefix: its residual is also what judges it."""
@@ -410,13 +411,13 @@ def block_kernel(
             inner = divided(mass, tl.maximum(mass + 1 - ratio, 1e-38))
             whole = (i + tl.zeros((), tl.int32) == K) | (ratio >= 1)
             chance = tl.where(whole, ratio, inner)
-            kept = tl.load(coins + row * (W + 1) + i - 1).to(exact) < chance
+            kept = tl.load(coins + row * coins_row + i - 1).to(exact) < chance
             longest = tl.where(kept, i, longest)
             scale = tl.where(kept, ratio, scale)
         scale = tl.where(longest == K, 1.0, scale).to(exact)
         finish(
             guesses, law, proposed, coins, row, longest, scale, row * W + longest, masses, behind,
-            length_out, gained_out, V, K, BLOCK, TILE, PARTS,
+            length_out, gained_out, V, coins_row, K, BLOCK, TILE, PARTS,
         )  # fmt: skip
 
 
@@ -450,7 +451,7 @@ def _judge(
     kernel[rows, parts](
         guesses.contiguous(), proposed.contiguous(), law.contiguous(), coins.contiguous(),
         length, gained, *_left(law, rows * prefixes * 2, parts), ARRIVALS.of(law.device, rows),
-        vocabulary, K=width - 1, BLOCK=max(2, triton.next_power_of_2(width)), TILE=tile,
+        vocabulary, coins.shape[1], K=width - 1, BLOCK=max(2, triton.next_power_of_2(width)), TILE=tile,
         PARTS=parts, enable_fp_fusion=False,  # products are rounded, as in torch
     )  # fmt: skip
     return length, gained

@@ -142,7 +142,8 @@ def drafted(draw: torch.Generator) -> Iterator[tuple[Any, ...]]:
         law = grained(draw, rows, guesses + 1)  # refused though equal: nothing is left
         words = kernels.pick(law[:, :-1], torch.rand(rows, guesses, generator=draw))
         yield words, law[:, :-1].clone(), law, torch.full((rows, guesses + 2), 1 - 2.0**-24)
-        yield words, law[:, :-1].double(), law.double(), edge_coins(draw, rows, guesses + 2)
+        # Coins of a wider step: a narrow one reads the first of them.
+        yield words, law[:, :-1].double(), law.double(), edge_coins(draw, rows, guesses + 5)
 
 
 def of_lengths(lengths: Tensor, width: int) -> set[str]:
@@ -188,7 +189,7 @@ def trees(draw: torch.Generator) -> Iterator[tuple[Any, ...]]:
                 for single, acc in ((1.0, 1.0), (0.25, 0.5)):
                     yield words, parents, law, coins, single, acc
                 if chain:
-                    yield words, parents, law.double(), coins, 0.02, 1.0
+                    yield words, parents, law.double(), coins.repeat(1, 2), 0.02, 1.0
 
 
 def walked(ours: Any, theirs: Any, *_: Any) -> set[str]:
