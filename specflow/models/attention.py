@@ -20,6 +20,7 @@ from transformers import AttentionInterface
 
 from specflow.errors import RuntimeFault
 from specflow.kernels.attention import Sight
+from specflow.kernels.inject import Landing, Turning
 from specflow.pools import KVPool
 
 ATTENTION = "specflow"
@@ -30,8 +31,29 @@ HARMLESS = frozenset(
 MOST_FOLDED = 64  # queries a row up to which the groups of a key-value head share one pass
 
 
+class Injector(Protocol):
+    """What writes accepted positions of a block draft (`specflow.kernels.inject`)."""
+
+    def __call__(
+        self,
+        keys: Tensor,
+        values: Tensor,
+        turning: Turning,
+        kept: tuple[Tensor, Tensor],
+        landing: Landing,
+    ) -> None:
+        """As `inject_rows`."""
+
+
 class Backend(Protocol):
-    """How queries read the windows of a pool; what each one can do is in `specflow.backends`."""
+    """How queries read the windows of a pool, and what moves in it.
+
+    What each one can do is in `specflow.backends`.
+
+    injector  None where torch norms, turns and writes
+    """
+
+    injector: Injector | None
 
     def mix(  # noqa: PLR0917 - what an attention is made of
         self,
@@ -450,6 +472,7 @@ def _mix_latent(
 class Sdpa:
     """Torch's own attention over additive masks: on a CPU, and what the others are held against."""
 
+    injector: Injector | None = None
     mix = staticmethod(_mix)
     mix_latent = staticmethod(_mix_latent)
     move = staticmethod(KVPool.move)

@@ -15,7 +15,7 @@ from torch import Tensor
 from specflow.backends import EXTRA
 from specflow.errors import RuntimeFault
 from specflow.kernels.attention import Latent, Scoring
-from specflow.models.attention import SDPA, Backend, Step
+from specflow.models.attention import SDPA, Backend, Injector, Step
 from specflow.models.flashinfer import FlashInfer
 from specflow.pools import KVPool
 
@@ -26,13 +26,18 @@ Mover = Callable[[Tensor, Tensor, Tensor], None]
 class Triton:
     """The kernel of `specflow.kernels.attention_triton`: any tree, by lengths instead of a mask.
 
-    kernel, mover  others with the signatures of the kernels; their references are such
+    kernel, mover, injector  others with the signatures of the kernels; their references are such
     """
 
-    def __init__(self, kernel: Kernel | None = None, mover: Mover | None = None) -> None:
-        if kernel is None or mover is None:
+    def __init__(
+        self,
+        kernel: Kernel | None = None,
+        mover: Mover | None = None,
+        injector: Injector | None = None,
+    ) -> None:
+        if kernel is None or mover is None or injector is None:
             try:
-                from specflow.kernels import attention_triton, kv_triton
+                from specflow.kernels import attention_triton, inject_triton, kv_triton
             except ImportError as error:
                 raise RuntimeFault(
                     f"`run.attention: triton` needs the package triton ({error}); "
@@ -40,7 +45,9 @@ class Triton:
                 ) from error
             kernel = kernel or attention_triton.attend_new
             mover = mover or kv_triton.move_accepted
+            injector = injector or inject_triton.inject_rows
         self._kernel, self._mover = kernel, mover
+        self.injector: Injector | None = injector
 
     def mix(  # noqa: PLR0917 - what an attention is made of
         self,

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from specflow.kernels.attention import Sight
-from specflow.models.attention import Step
+from specflow.kernels.inject import Landing
+from specflow.models.attention import Injector, Step
 from specflow.models.beginning import First
 from specflow.models.block_nets import BlockNet
 from specflow.models.nets import as_target_ids, as_target_law, ids_table
@@ -151,9 +152,25 @@ class BlockWindow:
         began = now()
         offsets = self.ring.offsets(taps.shape[1])
         positions = starts[:, None] + offsets
-        kept = offsets < accept_len[:, None]
-        self._write(taps, positions, self.ring.slots(positions).masked_fill(~kept, -1), 0)
+        injector = self.model.net.target.backend.injector
+        if injector is not None:
+            self._inject(injector, taps, positions, accept_len)
+        else:
+            kept = offsets < accept_len[:, None]
+            self._write(taps, positions, self.ring.slots(positions).masked_fill(~kept, -1), 0)
         spent(self.model, began)
+
+    def _inject(
+        self, injector: Injector, taps: Tensor, positions: Tensor, accept_len: Tensor
+    ) -> None:
+        """The same by a kernel, which norms and turns what it writes."""
+        net, pool = self.model.net, self.ring.pool
+        landing = Landing(positions[:, 0], accept_len, self.ring.turns)
+        rows = taps.shape[0]
+        for layer, (keys, values, turning) in enumerate(
+            net.projected(net.context(taps), positions)
+        ):
+            injector(keys, values, turning, pool.read(layer, rows, pool.length), landing)
 
     @torch.inference_mode()
     def feed(self, taps: Tensor, start: int) -> None:

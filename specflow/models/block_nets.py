@@ -10,6 +10,7 @@ K  guesses      V  vocabulary (the draft may have its own)      R  rank of a Mar
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,7 @@ from transformers.models.qwen3.modeling_qwen3 import (
 
 from specflow.block_config import MOST_WINDOW
 from specflow.formats import GATED, RNN
+from specflow.kernels.inject import Turning
 from specflow.models.adapters import Adapter
 from specflow.models.attention import ATTENTION
 
@@ -159,6 +161,19 @@ class BlockNet(nn.Module):
             keys, _ = apply_rotary_pos_emb(keys, keys, cos, sin)
             made.append((keys, values))
         return made
+
+    def projected(
+        self, context: Tensor, positions: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor, Turning]]:
+        """The same before norm and rotation: keys and values [B, q, kv heads, E] of each layer."""
+        cos, sin = self._rotary[0](context, positions)
+        for layer in self.layers:
+            attention = layer.self_attn
+            shape = (*context.shape[:-1], -1, attention.head_dim)
+            norm = attention.k_norm
+            turning = Turning(norm.weight, norm.variance_epsilon, cos, sin)
+            keys, values = attention.k_proj(context), attention.v_proj(context)
+            yield keys.view(shape), values.view(shape), turning
 
     def forward(self, tokens: Tensor, positions: Tensor, step: Any) -> Tensor:
         """Normed hidden states [B, q, M] of block tokens [B, q] over what `step` keeps."""

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from specflow.backends import EXTRA
 from specflow.errors import RuntimeFault
-from specflow.models.attention import SDPA, Step
+from specflow.models.attention import SDPA, Injector, Step
 from specflow.pools import KVPool
 
 WORKSPACE = 128 * 2**20  # bytes, as its manual advises
@@ -84,6 +84,7 @@ class FlashInfer:
         read: Tensor = planned.wrapper.run(flat, (key, value))
         return read.view(rows, count, heads, -1).transpose(1, 2)
 
+    injector: Injector | None = None
     move = staticmethod(KVPool.move)
 
     def mix_latent(self, *_: Any) -> Tensor:
