@@ -80,7 +80,7 @@ def _run(node: Node, local: dict[str, Any], state: dict[str, Tensor], model: Any
         function = (
             (partial(OF_A_ROW[node.kind], model) if node.kind in OF_A_ROW else None)
             or SHAPES.get(node.kind)
-            or getattr(kernels, node.kind, None)
+            or (getattr(kernels, node.kind) if node.kind in kernels.__all__ else None)
             or getattr(model, node.kind)
         )
         results = function(*map(value, node.inputs))

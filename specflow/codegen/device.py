@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from specflow.codegen.spell import MODELS, comment, expression, operand, shape_of
 from specflow.errors import CompileError
 from specflow.graph import Buffer, Constant, Fused, Op, Operand, StepGraph, Store, Value, Variant
-from specflow.graph.device import Launch, Line, flat, fused, launches, operands
-from specflow.graph.ir import Listed
+from specflow.graph.device import flat, fused, launches
+from specflow.graph.device_tree import operands
+from specflow.graph.ir import Launch, Line, Listed
 from specflow.graph.ops import BEST, OPS, TABLE
 from specflow.stages.base import NARROW, STEPS
 
@@ -125,9 +126,11 @@ def device_steps(graph: StepGraph) -> list[DeviceStep]:
 
 def extents(graph: StepGraph) -> dict[str, int]:
     """The letters of a row's lanes: K3 and W3 are those of a step of three guesses."""
-    known = {c.name: c.count for c in graph.constants if c.name in ("NUM_DRAFT_TOKENS", NARROW)}
+    asked = ("NUM_DRAFT_TOKENS", NARROW, LETTER_OF["T"])
+    known = {c.name: c.count for c in graph.constants if c.name in asked}
     width, few = known["NUM_DRAFT_TOKENS"], known.get(NARROW, 1)
     sizes = {"K": width - 1, "W": width, "k": few - 1, "w": few}
+    sizes["T"] = known.get(LETTER_OF["T"], 1)
     for constant in graph.constants:
         if constant.name.startswith(STEPS):
             steps = constant.count

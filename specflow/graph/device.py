@@ -7,18 +7,22 @@ program a request joins its neighbours in one kernel; whatever has none is a lau
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from specflow.errors import CompileError
+from specflow.graph.device_tree import grown, operands
 from specflow.graph.ir import (
     Buffer,
     Fused,
+    Launch,
+    Line,
     Listed,
     Node,
     Op,
     Operand,
     Phase,
     Repeat,
+    Shape,
     StepGraph,
     Store,
     Value,
@@ -31,17 +35,6 @@ from specflow.graph.ops import BEST, OPS
 Names = dict[str, "Operand"]
 LANES = frozenset("BWKwk")  # letters of what a program holds in registers
 WIDE = frozenset("HV")  # and of what it only copies
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One forward, or one op that no kernel has taken in, with the model it asks."""
-
-    op: Op
-    model: str
-
-
-Line = Launch | Fused | Store
 
 
 def flat(graph: StepGraph, variant: Variant) -> tuple[Line, ...]:
@@ -144,7 +137,7 @@ def _alias(kind: str, inputs: tuple[Operand, ...]) -> Operand | None:
 def fused(lines: Iterable[Line]) -> tuple[Line, ...]:
     """The lines, every run of ops that one program a request can do gathered into one kernel."""
     out: list[Line] = []
-    lines = tuple(lines)
+    lines = grown(lines)
     run: list[Op | Store] = []
     made = 0
     for at, line in enumerate((*lines, None)):
@@ -171,7 +164,7 @@ def in_a_row(line: Line) -> bool:
     """Whether one program a request can do it: its lanes in registers, wide rows only copied."""
     if isinstance(line, Store):
         letters = {str(d)[0] for d in line.buffer.shape if not isinstance(d, int)}
-        if letters <= LANES:
+        if _in_lanes(line.buffer.shape):
             return True
         return line.mode == "copy" and len(line.buffer.shape) == 2 and letters <= LANES | WIDE
     return isinstance(line, Launch) and bool(OPS[line.op.kind].row) and _fits(line.op)
@@ -179,7 +172,12 @@ def in_a_row(line: Line) -> bool:
 
 def _fits(op: Op) -> bool:
     """Whether its results are lanes."""
-    return all({str(d)[0] for d in v.shape} <= LANES for v in op.outputs)
+    return all(_in_lanes(v.shape) for v in op.outputs)
+
+
+def _in_lanes(shape: Shape) -> bool:
+    """Whether a request's share of a tensor is a number, or a row of lanes; T are few branches."""
+    return len(shape) < 3 and all(d == "T" or str(d)[0] in LANES for d in shape)
 
 
 def _clashes(run: list[Op | Store], line: Line) -> bool:
@@ -208,15 +206,6 @@ def _kernel(name: str, body: tuple[Op | Store, ...], after: Iterable[Line]) -> F
 
 def _asked(line: Line) -> Iterator[Operand]:
     yield from operands(line.op if isinstance(line, Launch) else line)
-
-
-def operands(node: Node) -> Iterator[Operand]:
-    """What a node reads, the members of lists among it."""
-    for operand in reads(node):
-        if isinstance(operand, Listed):
-            yield from operand.values
-        else:
-            yield operand
 
 
 def launched(graph: StepGraph, variant: Variant) -> tuple[int, int]:

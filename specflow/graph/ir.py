@@ -117,6 +117,17 @@ Node = Op | Store | Repeat | Fused
 
 
 @dataclass(frozen=True)
+class Launch:
+    """One forward, or one op that no kernel has taken in, with the model it asks."""
+
+    op: Op
+    model: str
+
+
+Line = Launch | Fused | Store  # of a variant as a device runs it
+
+
+@dataclass(frozen=True)
 class Choice:
     """What a host phase decides: the first case that `value` reaches, else `otherwise`."""
 

@@ -15,6 +15,7 @@ table    for ops with a row form that look a number up: the tensor of the model,
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -42,6 +43,21 @@ def _kernel(name: str, inputs: int, outputs: int, domain: str, row: str = "") ->
 def _host(call: str, inputs: int, outputs: int, protocol: str) -> OpSpec:
     """An op that asks the drafter on the host."""
     return OpSpec("host", f"{{model}}.{call}", (inputs, outputs), protocol=protocol)
+
+
+def _levels() -> Iterator[tuple[str, OpSpec]]:
+    """A level of a tree: with hidden states, with what branches see, by a draft's own ids."""
+    beside = {
+        "": ("", 0, 0),
+        "_hidden": (", hidden={2}", 1, 1),
+        "_sees": (", sees={2}, level={3}", 2, 1),
+    }
+    beside["_hidden_sees"] = (", hidden={2}, sees={3}, level={4}", 3, 2)
+    for kind, (more, inputs, outputs) in beside.items():
+        for mapped, table in (("", ""), ("_mapped", ", table={model}.to_target")):
+            spelling = f"grow_level({{0}}, {{1}}{table}{more})"
+            arity = (2 + inputs, 5 + outputs)
+            yield f"level{kind}{mapped}", OpSpec("vocab", spelling, arity, "grow_level")
 
 
 OPS: dict[str, OpSpec] = {
@@ -129,6 +145,10 @@ OPS: dict[str, OpSpec] = {
     "follow": _kernel("follow", 2, 3, "shape"),
     "branch": _kernel("branch", 3, 1, "shape"),
     "select_tree": _kernel("select_tree", 4, 2, "shape"),
+    # the same as a device runs it
+    "plant": _kernel("plant", 2, 2, "shape"),
+    **dict(_levels()),
+    "choose_tree": _kernel("choose_tree", 5, 5, "shape"),
     "take_rows": _kernel("take_rows", 2, 1, "shape"),
     "take_row": _kernel("take_row", 2, 1, "shape"),
     # lines that only lay tensors out

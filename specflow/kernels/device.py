@@ -8,22 +8,13 @@ filters asks for it.
 from specflow.kernels import (
     allocate,
     blank,
-    branch,
     filter_law,
-    follow,
-    grow_tree,
-    likeliest,
     mask_block,
     pack,
     ranks,
-    roots,
     rotate,
-    select_tree,
     slide,
     survivals,
-    take_row,
-    take_rows,
-    tree_arrays,
 )
 from specflow.kernels.coins_triton import draft_coins, verify_coins
 from specflow.kernels.sample_triton import (
@@ -32,6 +23,16 @@ from specflow.kernels.sample_triton import (
     accept_sampled,
     law_of,
     pick,
+)
+from specflow.kernels.tree_triton import (
+    choose_tree,
+    grow_level,
+    likeliest,
+    plant,
+    select_tree,
+    take_row,
+    take_rows,
+    tree_arrays,
 )
 from specflow.kernels.vocab_triton import best_token
 
@@ -42,18 +43,17 @@ __all__ = [
     "allocate",
     "best_token",
     "blank",
-    "branch",
+    "choose_tree",
     "draft_coins",
     "filter_law",
-    "follow",
-    "grow_tree",
+    "grow_level",
     "law_of",
     "likeliest",
     "mask_block",
     "pack",
     "pick",
+    "plant",
     "ranks",
-    "roots",
     "rotate",
     "select_tree",
     "slide",

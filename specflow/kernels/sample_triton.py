@@ -1,12 +1,12 @@
 """Laws and lossless draws on a device: the rules of `sample.py`, one launch each.
 
-What is as long as the vocabulary is cut into parts. A law's programs each read the whole row for its
-highest and its mass, since few rows leave a device idle anyway; a draw's programs leave the weight
-of their part, and whoever ends last finds the part where the coin falls, and walks that part alone.
-The decisions before a draw are a few numbers: every program of a row makes them by itself.
+What is as long as the vocabulary is cut into parts. A law's programs each read the whole row for
+its highest and its mass, since few rows leave a device idle anyway; a draw's programs leave the
+weight of their part, and whoever ends last finds the part where the coin falls, and walks that part
+alone. The decisions before a draw are a few numbers: every program of a row makes them by itself.
 
-Sums are taken in another order than in torch, so a coin within their rounding of a boundary may fall
-on the other side of it; sums without rounding give the same token.
+Sums are taken in another order than in torch, so a coin within their rounding of a boundary may
+fall on the other side of it; sums without rounding give the same token.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def walk_part(
     row, other, parents, scale, reach, last, part, running, goal, V,
     K: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
-    """The first token of a part whose running sum exceeds the goal; V where rounding leaves none."""
+    """The first token of a part whose running sum exceeds the goal; V if rounding leaves none."""
     size = tl.cdiv(tl.cdiv(V, PARTS), TILE) * TILE
     lanes = tl.arange(0, TILE)
     found = tl.zeros((), tl.int32) + V
@@ -233,7 +233,9 @@ def sampled_kernel(
     coin = tl.load(coins + row * coins_row + parent, mask=real, other=0.0).to(exact)
     kin = parent[:, None] == parent[None, :]
     running = tl.sum(tl.where(kin & (lane[None, :] <= lane[:, None]), chance[None, :], 0.0), axis=1)
-    taken = real & (chance > 0) & ((coin < divided(running, acc + 0.0 * running)) | (chance >= single))
+    taken = (
+        real & (chance > 0) & ((coin < divided(running, acc + 0.0 * running)) | (chance >= single))
+    )
     # A path goes on with the eldest child that is taken.
     path = tl.where(lane == 0, 0, -1).to(tl.int64)
     gained = tl.zeros((BLOCK,), tl.int64)
@@ -451,7 +453,8 @@ def _judge(
     kernel[rows, parts](
         guesses.contiguous(), proposed.contiguous(), law.contiguous(), coins.contiguous(),
         length, gained, *_left(law, rows * prefixes * 2, parts), ARRIVALS.of(law.device, rows),
-        vocabulary, coins.shape[1], K=width - 1, BLOCK=max(2, triton.next_power_of_2(width)), TILE=tile,
-        PARTS=parts, enable_fp_fusion=False,  # products are rounded, as in torch
+        vocabulary, coins.shape[1],
+        K=width - 1, BLOCK=max(2, triton.next_power_of_2(width)), TILE=tile, PARTS=parts,
+        enable_fp_fusion=False,  # products are rounded, as in torch
     )  # fmt: skip
     return length, gained

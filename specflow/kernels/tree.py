@@ -15,6 +15,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from specflow.kernels.accept import tree_arrays
+
 
 def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The likeliest tokens and their chances, at temperature 1.
@@ -117,3 +119,58 @@ def select_tree(
     return guesses, torch.where(
         parent < 0, torch.zeros((), dtype=node.dtype, device=device), node + 1
     )
+
+
+def plant(tokens: Tensor, levels: int) -> tuple[Tensor, Tensor]:
+    """Level 0 as it is kept [B, T], and whom its branches see [B, T, R]."""
+    return ranks(tokens), roots(tokens, levels)
+
+
+def grow_level(
+    scores: Tensor,
+    logits: Tensor,
+    table: Tensor | None = None,
+    hidden: Tensor | None = None,
+    sees: Tensor | None = None,
+    level: int = 0,
+) -> tuple[Tensor, ...]:
+    """The next level of a tree, from what its branches say to the branches kept.
+
+    scores   [B, T]     chance of each branch, its ancestors included
+    logits   [B, T, V]  what each says next
+    table    [V]        the target's id of each of the draft's, where they differ
+    hidden   [B, T, H]  where each stands; the branches kept begin there
+    sees     [B, T, R]  whom each sees among all branches
+    level    of the branches kept
+    returns  scores kept [B, T]; their index among the offered [B, T]; scores offered [B, T*T];
+             tokens kept [B, T]; tokens offered [B, T*T]; then their hidden states, and whom they
+             see, where these are given
+    """
+    words, chances = likeliest(logits, scores.shape[1])
+    words = words if table is None else table[words]
+    new_scores, kept, offered = grow_tree(scores, chances)
+    tokens, lanes, spoken = follow(words, kept)
+    made = [new_scores, kept, offered, tokens, spoken]
+    if hidden is not None:
+        made.append(take_rows(hidden, lanes))
+    if sees is not None:
+        made.append(branch(sees, lanes, level))
+    return tuple(made)
+
+
+def choose_tree(
+    scores: Sequence[Tensor],
+    words: Sequence[Tensor],
+    kept: Sequence[Tensor],
+    positions: int,
+    bonus: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The tree that is verified, and what a forward of it takes.
+
+    scores, words, kept, positions as `select_tree` takes them
+    bonus    [B]
+    returns  guesses [B, K]; parents [B, K]; tokens [B, W]; depths [B, W]; sees [B, W, W]
+    """
+    guesses, parents = select_tree(scores, words, kept, positions)
+    tokens = torch.cat([bonus[:, None], guesses], dim=1)
+    return guesses, parents, tokens, *tree_arrays(parents)

@@ -99,9 +99,7 @@ def best_of_rows(
 
 
 @triton.jit
-def best_kernel(
-    logits, best, words, counts, found, V, TILE: tl.constexpr, PARTS: tl.constexpr
-):
+def best_kernel(logits, best, words, counts, found, V, TILE: tl.constexpr, PARTS: tl.constexpr):
     """One part of a row of logits."""
     row = tl.program_id(0).to(tl.int64)
     find_best(logits + row * V, best, words, row, tl.program_id(1), V, TILE, PARTS)
@@ -119,7 +117,5 @@ def best_token(logits: Tensor) -> Tensor:
     best = torch.empty(rows, parts, device=logits.device)
     words = torch.empty_like(best, dtype=torch.int64)
     counts = ARRIVALS.of(logits.device, rows)
-    best_kernel[rows, parts](
-        logits, best, words, counts, found, vocabulary, TILE=tile, PARTS=parts
-    )
+    best_kernel[rows, parts](logits, best, words, counts, found, vocabulary, TILE=tile, PARTS=parts)
     return found

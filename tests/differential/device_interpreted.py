@@ -15,10 +15,10 @@ import torch
 from specflow.capture import buffers
 from specflow.codegen import emit
 from specflow.codegen.cache import on_device
+from specflow.kernels import vocab_triton
 from specflow.load import load
 from specflow.lower import lower
 from specflow.resolve import resolve
-from specflow.kernels import vocab_triton
 from tests.property.test_passes import VOCABULARY, Words, drawn
 
 SEEDS = 8

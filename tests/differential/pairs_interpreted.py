@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from specflow import kernels
-from specflow.kernels import coins_triton, sample_triton, vocab_triton
+from specflow.kernels import coins_triton, sample_triton, tree_triton, vocab_triton
 
 SLACK = 2e-6  # of numbers up to 1: some dozen roundings of 6e-8 each
 VOCABULARY = 131  # no multiple of a tile
@@ -212,7 +212,130 @@ def logits(draw: torch.Generator) -> Iterator[tuple[Any, ...]]:
         yield (torch.randn(*shape, VOCABULARY, generator=draw).bfloat16(),)
 
 
+# --- trees
+
+
+def apart(draw: torch.Generator, *shape: int) -> Tensor:
+    """Logits no two of which are equal in a row: which of equals torch takes is nowhere said."""
+    places = torch.rand(*shape, VOCABULARY, generator=draw).argsort(-1)
+    return places * 0.06 + torch.randn(*shape, 1, generator=draw)
+
+
+def rows_of_logits(draw: torch.Generator) -> Iterator[tuple[Any, ...]]:
+    for shape, count in (((1,), 1), ((9,), 3), ((9, 2), 8), ((1, 3), 16)):
+        logits = apart(draw, *shape)
+        yield logits, count
+        yield logits.masked_fill(logits < 6, float("-inf")), min(count, 3)
+        yield logits[..., :5], 8  # fewer tokens than are asked for
+    nothing = apart(draw, 9)
+    nothing[0], nothing[1], nothing[2, 5] = float("nan"), float("-inf"), float("inf")
+    yield nothing, 4
+    yield torch.randint(0, 3, (9, VOCABULARY), generator=draw).float(), 5
+
+
+def chosen(ours: Any, theirs: Any, logits: Tensor, count: int) -> set[str]:
+    """Of equal tokens the smallest ids, which torch leaves open."""
+    agree(ours[1], theirs[1])
+    words, chances = ours[0], theirs[1]
+    alone = (logits[..., None] == logits[..., None, :]).sum(-1).gather(-1, theirs[0]) == 1
+    alone = alone & (chances > 0)
+    assert torch.equal(words[alone], theirs[0][alone])
+    by_id = logits.double().nan_to_num(0.0, 1e9, -1e9)
+    stable = by_id.sort(dim=-1, descending=True, stable=True).indices[..., : words.shape[-1]]
+    known = ~logits.isnan().any(-1)
+    assert torch.equal(words[known], stable[known])
+    return {"equal" if not alone.all() else "apart", "few" if words.shape[-1] < count else "all"}
+
+
+def levels(draw: torch.Generator) -> Iterator[tuple[Any, ...]]:
+    for rows, branches in ((1, 1), (9, 3), (1, 8), (2, 5)):
+        logits = apart(draw, rows, branches)
+        scores = torch.rand(rows, branches, generator=draw)
+        table = torch.randperm(VOCABULARY, generator=draw)
+        hidden = torch.randn(rows, branches, 37, generator=draw).bfloat16()
+        sees = torch.rand(rows, branches, 2 * branches, generator=draw) < 0.5
+        yield scores, logits
+        yield scores, logits, None, hidden
+        yield scores, logits, None, None, sees, 1
+        yield scores, logits, table, hidden, sees, 1
+        yield scores, logits, table, hidden.float(), sees, 2  # the last level: none is run below
+        # Branches that say the same with the same score, and one of no chance.
+        scores[:, 1:] = 0.5
+        scores[:, :1] = 0.0
+        yield scores, logits[:, :1].expand(-1, branches, -1), table, hidden, sees, 1
+
+
+def seeds(draw: torch.Generator) -> Iterator[tuple[Any, ...]]:
+    for rows, branches, levels in ((1, 1, 1), (9, 3, 3), (1, 8, 2), (2, 5, 6)):
+        yield torch.randint(0, 9, (rows, branches), generator=draw), levels
+
+
+def candidates(draw: torch.Generator) -> Iterator[tuple[Any, ...]]:
+    """Levels of a tree that grew, with scores of few values, so that orders stand on ties."""
+    for rows, branches, count, positions in (
+        (1, 2, 3, 6),
+        (9, 3, 3, 8),
+        (1, 4, 1, 4),
+        (2, 3, 5, 33),
+    ):
+        for values in (2, 4, 1000):
+            score = torch.randint(1, values + 1, (rows, branches), generator=draw) / values
+            word = torch.randint(0, 99, (rows, branches), generator=draw)
+            scores, words, kept = [score], [word], [kernels.ranks(word)]
+            for _ in range(count - 1):
+                shape = (rows, branches, branches)
+                chances = torch.randint(0, values + 1, shape, generator=draw) / values
+                score, best, offered = kernels.grow_tree(score, chances)
+                said = torch.randint(0, 99, shape, generator=draw)
+                scores.append(offered)
+                words.append(said.flatten(1))
+                kept.append(best)
+            yield scores, words, kept, positions
+
+
+def candidates_and_bonus(draw: torch.Generator) -> Iterator[tuple[Any, ...]]:
+    for arguments in candidates(draw):
+        yield *arguments, torch.randint(0, 99, arguments[2][0].shape[:1], generator=draw)
+
+
+def parents(draw: torch.Generator) -> Iterator[tuple[Any, ...]]:
+    for rows, guesses in ((1, 1), (9, 7), (1, 12), (2, 63)):
+        drawn = [torch.randint(0, i + 1, (rows,), generator=draw) for i in range(guesses)]
+        yield (torch.stack(drawn, 1),)
+        yield (kernels.chain_parents(drawn[0].new_zeros(rows, guesses)),)
+        yield (torch.zeros(rows, guesses, dtype=torch.int64),)
+
+
+def states(draw: torch.Generator) -> Iterator[tuple[Any, ...]]:
+    for rows, width, count in ((1, 4, 4), (9, 5, 3), (2, 1, 6)):
+        hidden = torch.randn(rows, width, 37, generator=draw)
+        asked = torch.randint(-1, width, (rows, count), generator=draw)
+        yield hidden, asked
+        yield hidden.bfloat16(), asked
+        yield hidden.transpose(1, 2).contiguous().transpose(1, 2), asked.t().contiguous().t()
+
+
+def last_states(draw: torch.Generator) -> Iterator[tuple[Any, ...]]:
+    for rows, width in ((1, 4), (9, 5)):
+        hidden = torch.randn(rows, width, 37, generator=draw)
+        yield hidden, torch.randint(1, width + 1, (rows,), generator=draw)
+
+
 PAIRS: dict[str, Pair] = {
+    "likeliest": Pair(
+        tree_triton.likeliest,
+        kernels.likeliest,
+        rows_of_logits,
+        chosen,
+        frozenset({"equal", "apart", "few", "all"}),
+    ),
+    "grow_level": Pair(tree_triton.grow_level, kernels.grow_level, levels, same),
+    "plant": Pair(tree_triton.plant, kernels.plant, seeds, same),
+    "select_tree": Pair(tree_triton.select_tree, kernels.select_tree, candidates, same),
+    "choose_tree": Pair(tree_triton.choose_tree, kernels.choose_tree, candidates_and_bonus, same),
+    "tree_arrays": Pair(tree_triton.tree_arrays, kernels.tree_arrays, parents, same),
+    "take_rows": Pair(tree_triton.take_rows, kernels.take_rows, states, same),
+    "take_row": Pair(tree_triton.take_row, kernels.take_row, last_states, same),
     "best_token": Pair(vocab_triton.best_token, kernels.best_token, logits, same),
     "verify_coins": Pair(coins_triton.verify_coins, kernels.verify_coins, coins, same),
     "draft_coins": Pair(coins_triton.draft_coins, kernels.draft_coins, coins, same),
