@@ -37,15 +37,26 @@ class Argument:
 
 @dataclass(frozen=True)
 class Best:
-    """The likeliest tokens of a row of logits, or of several: what many programs find together."""
+    """The likeliest tokens of a row of logits, or of several: what many programs find together.
+
+    bias  what is added to the one row `at` of the logits, where the best of their sum is asked
+    """
 
     name: str
     logits: Argument
+    bias: Argument | None = None
+    at: str = ""
 
     @property
     def rows(self) -> str:
-        """How many rows of logits a request has; empty for one."""
-        return str(self.logits.shape[1]) if len(self.logits.shape) > 2 else ""
+        """How many rows of logits a request has that are asked about; empty for one."""
+        several = len(self.logits.shape) > 2 and self.bias is None
+        return str(self.logits.shape[1]) if several else ""
+
+    @property
+    def read(self) -> set[str]:
+        """What it reads, by name."""
+        return {self.logits.name} | ({self.bias.name} if self.bias else set())
 
 
 @dataclass(frozen=True)
@@ -93,7 +104,8 @@ class Kernel:
         """The Triton functions that its reduction calls."""
         if self.best is None:
             return ()
-        return ("arrived_last", "find_best", "best_of_rows" if self.best.rows else "best_of_parts")
+        find = "find_best_sum" if self.best.bias else "find_best"
+        return ("arrived_last", find, "best_of_rows" if self.best.rows else "best_of_parts")
 
     @property
     def lanes(self) -> bool:
@@ -217,7 +229,7 @@ def _kernel(node: Fused, name: str, sizes: Mapping[str, int]) -> Kernel:
     }
     loaded: dict[str, Argument] = {}
     for value in node.inputs:
-        if value.name not in copied and (best is None or value.name != best.logits.name):
+        if value.name not in copied and (best is None or value.name not in best.read):
             loaded[value.name] = Argument(value.name, value.name, value.shape, value.dtype)
     for each in (o for n in node.body for o in operands(n)):
         if isinstance(each, Buffer):
@@ -258,9 +270,13 @@ def _kernel(node: Fused, name: str, sizes: Mapping[str, int]) -> Kernel:
 
 
 def _best(node: Op) -> Best:
-    logits = node.inputs[0]
-    assert isinstance(logits, Value)
-    return Best(node.outputs[0].name, Argument(logits.name, logits.name, logits.shape, "float"))
+    logits, *beside = (_logits(o) for o in node.inputs if isinstance(o, Value))
+    name = node.outputs[0].name
+    return Best(name, logits, beside[0], _name(node.inputs[1])) if beside else Best(name, logits)
+
+
+def _logits(value: Value) -> Argument:
+    return Argument(value.name, value.name, value.shape, "float")
 
 
 def _wide(shape: tuple[str | int, ...]) -> bool:

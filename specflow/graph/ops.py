@@ -108,6 +108,10 @@ OPS: dict[str, OpSpec] = {
     # reductions over the vocabulary
     "likeliest": _kernel("likeliest", 2, 2, "vocab"),
     "best_token": OpSpec("vocab", "best_token({0})", (1, 1), "best_token", "best_of_parts"),
+    # the same of a row of a block and its bias, as a device runs it
+    "best_sum": OpSpec(
+        "vocab", "best_token({0}[:, {1}] + {2})", (3, 1), "best_token", "best_of_parts"
+    ),
     "law_of": _kernel("law_of", 2, 1, "vocab"),
     "filter_law": _kernel("filter_law", 4, 1, "vocab"),
     "pick_at": OpSpec("vocab", "pick({0}, {1}[:, {2}])", (3, 1), "pick"),
@@ -187,5 +191,5 @@ OPS: dict[str, OpSpec] = {
 }
 
 # What many programs of a row find together, and what asks a table of a model.
-BEST = frozenset({"best_token"})
+BEST = frozenset({"best_token", "best_sum"})
 TABLE = frozenset(kind for kind, spec in OPS.items() if spec.table)

@@ -5,17 +5,7 @@ torch's: it sorts whole rows, for which torch has the device's own radix sort, a
 filters asks for it.
 """
 
-from specflow.kernels import (
-    allocate,
-    blank,
-    filter_law,
-    mask_block,
-    pack,
-    ranks,
-    rotate,
-    slide,
-    survivals,
-)
+from specflow.kernels.block_triton import allocate, blank, mask_block, pack, survivals
 from specflow.kernels.coins_triton import draft_coins, verify_coins
 from specflow.kernels.sample_triton import (
     accept_block,
@@ -24,11 +14,14 @@ from specflow.kernels.sample_triton import (
     law_of,
     pick,
 )
+from specflow.kernels.sample import filter_law
+from specflow.kernels.take_triton import rotate, slide
 from specflow.kernels.tree_triton import (
     choose_tree,
     grow_level,
     likeliest,
     plant,
+    ranks,
     select_tree,
     take_row,
     take_rows,

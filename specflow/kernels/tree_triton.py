@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from specflow.kernels import vocab_triton
-from specflow.kernels.vocab_triton import ARRIVALS, arrived_last
+from specflow.kernels.vocab_triton import ARRIVALS, arrived_last, lanes_of
 
 # Triton reads these annotations as strings; constexpr ones are compile-time numbers.
 NONE = tl.constexpr(-(2**63))  # a key below all others
@@ -125,11 +125,6 @@ def _room(logits: Tensor, rows: int, parts: int, wide: int) -> tuple[Tensor, Ten
     return keys, tops, torch.empty_like(tops)
 
 
-def _lanes(count: int) -> int:
-    """Lanes that hold so many numbers."""
-    return 1 << max(count - 1, 1).bit_length()
-
-
 def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The likeliest tokens [..., T], of equals the smallest ids, and their chances."""
     logits = logits.contiguous()
@@ -139,7 +134,7 @@ def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     words = torch.empty(shape, dtype=torch.int64, device=logits.device)
     chances = torch.empty(shape, device=logits.device)
     parts, tile = _parts(vocabulary)
-    wide = _lanes(count)
+    wide = lanes_of(count)
     likeliest_kernel[rows, parts](
         logits, words, chances, *_room(logits, rows, parts, wide),
         ARRIVALS.of(logits.device, rows), vocabulary,
@@ -234,18 +229,23 @@ def grow_level(
         made.append(sees_out.view(torch.bool))
     nodes = 1 if sees is None else sees.shape[2]
     parts, tile = _parts(vocabulary)
-    wide = _lanes(branches)
+    wide = lanes_of(branches)
     level_kernel[rows * branches, parts](
         logits, scores, logits if table is None else table, held, seen,
         new_scores, kept, offered, words, spoken, hidden_out,
         hidden_out if sees_out is None else sees_out,
         *_room(logits, rows * branches, parts, wide), ARRIVALS.of(device, rows),
         vocabulary, held.shape[2], level * branches,
-        R=nodes, T=branches, WIDE=wide, NODES=_lanes(nodes), TILE=tile, PARTS=parts,
+        R=nodes, T=branches, WIDE=wide, NODES=lanes_of(nodes), TILE=tile, PARTS=parts,
         MAPPED=table is not None, HIDDEN=hidden is not None, SEES=sees is not None,
         STRIP=vocab_triton.TILE, num_warps=8,
     )  # fmt: skip
     return tuple(made)
+
+
+def ranks(tokens: Tensor) -> Tensor:
+    """Level 0 as it is kept: every one of its candidates [B, T], by flat index."""
+    return plant(tokens, 0)[0]
 
 
 @triton.jit
@@ -263,10 +263,10 @@ def plant_kernel(kept, sees, T: tl.constexpr, R: tl.constexpr, BLOCK: tl.constex
 def plant(tokens: Tensor, levels: int) -> tuple[Tensor, Tensor]:
     """Level 0 as it is kept [B, T], and whom its branches see [B, T, R]."""
     rows, branches = tokens.shape
-    nodes = max(levels - 1, 1) * branches
+    nodes = max(levels - 1, 1) * branches if levels else 0  # none asks whom they see
     kept = torch.empty_like(tokens, memory_format=torch.contiguous_format)
     sees = torch.empty(rows, branches, nodes, dtype=torch.uint8, device=tokens.device)
-    plant_kernel[(rows,)](kept, sees, T=branches, R=nodes, BLOCK=_lanes(branches))
+    plant_kernel[(rows,)](kept, sees, T=branches, R=nodes, BLOCK=lanes_of(branches))
     return kept, sees.view(torch.bool)
 
 
@@ -298,7 +298,9 @@ def tree_arrays(parents: Tensor) -> tuple[Tensor, Tensor]:
     """Depth [B, W] and ancestry [B, W, W] of every node."""
     rows, guesses = parents.shape
     depths, sees = _arrays(rows, guesses + 1, parents.device)
-    arrays_kernel[(rows,)](parents.contiguous(), depths, sees, K=guesses, BLOCK=_lanes(guesses + 1))
+    arrays_kernel[(rows,)](
+        parents.contiguous(), depths, sees, K=guesses, BLOCK=lanes_of(guesses + 1)
+    )
     return depths, sees.view(torch.bool)
 
 
@@ -400,8 +402,8 @@ def _choose(
         tuple(s.contiguous() for s in scores), tuple(w.contiguous() for w in words),
         tuple(k.contiguous() for k in kept), words_out if bonus is None else bonus,
         words_out, parents, tokens, depths, sees, places,
-        LEVELS=levels, T=branches, K=guesses, C=candidates, CANDIDATES=_lanes(candidates),
-        BLOCK=_lanes(positions), WHOLE=bonus is not None,
+        LEVELS=levels, T=branches, K=guesses, C=candidates, CANDIDATES=lanes_of(candidates),
+        BLOCK=lanes_of(positions), WHOLE=bonus is not None,
     )  # fmt: skip
     return words_out, parents, tokens, depths, sees.view(torch.bool)
 

@@ -22,6 +22,11 @@ def cut(rows: int, vocabulary: int) -> tuple[int, int]:
     return 1 << (max(most, 1).bit_length() - 1), TILE
 
 
+def lanes_of(count: int) -> int:
+    """Lanes that hold so many numbers."""
+    return 1 << max(count - 1, 1).bit_length()
+
+
 class Arrivals:
     """Counts of parts that are done, by rows: 0 between two launches, which follow one another.
 
@@ -44,9 +49,19 @@ ARRIVALS = Arrivals()
 
 @triton.jit
 def find_best(logits, best, words, at, part, V, TILE: tl.constexpr, PARTS: tl.constexpr):
-    """The best of one part of a row of V logits, and its id; of equals the smallest id.
+    """The best of one part of a row of V logits, and its id; of equals the smallest id."""
+    find_best_sum(logits, logits, best, words, at, part, V, TILE, PARTS, False)
+
+
+@triton.jit
+def find_best_sum(
+    logits, bias, best, words, at, part, V,
+    TILE: tl.constexpr, PARTS: tl.constexpr, BIASED: tl.constexpr,
+):  # fmt: skip
+    """The best of one part of a row of V logits, each with its bias where BIASED.
 
     logits  where the row begins
+    bias    where that of the row begins; a sum is rounded to what logits are
     best    [.., PARTS] float32, words [.., PARTS] int64: what the parts leave, at row `at`
     """
     size = tl.cdiv(tl.cdiv(V, PARTS), TILE) * TILE
@@ -57,6 +72,9 @@ def find_best(logits, best, words, at, part, V, TILE: tl.constexpr, PARTS: tl.co
     for start in range(begin, begin + size, TILE):
         ids = start + lanes
         seen = tl.load(logits + ids, mask=ids < V, other=float("-inf")).to(tl.float32)
+        if BIASED:
+            added = tl.load(bias + ids, mask=ids < V, other=0.0).to(tl.float32)
+            seen = (seen + added).to(logits.dtype.element_ty).to(tl.float32)
         higher = (seen > highest) | ((seen == highest) & (ids < where))
         higher = higher & (ids < V)
         highest = tl.where(higher, seen, highest)

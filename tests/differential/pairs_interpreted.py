@@ -19,7 +19,14 @@ import torch
 from torch import Tensor
 
 from specflow import kernels
-from specflow.kernels import coins_triton, sample_triton, tree_triton, vocab_triton
+from specflow.kernels import (
+    block_triton,
+    coins_triton,
+    sample_triton,
+    take_triton,
+    tree_triton,
+    vocab_triton,
+)
 
 SLACK = 2e-6  # of numbers up to 1: some dozen roundings of 6e-8 each
 VOCABULARY = 131  # no multiple of a tile
@@ -321,7 +328,83 @@ def last_states(draw: torch.Generator) -> Iterator[tuple[Any, ...]]:
         yield hidden, torch.randint(1, width + 1, (rows,), generator=draw)
 
 
+def tokens(draw: torch.Generator) -> Iterator[tuple[Any, ...]]:
+    for rows, branches in ((1, 1), (9, 3), (2, 16)):
+        yield (torch.randint(0, 9, (rows, branches), generator=draw),)
+
+
+# --- blocks and windows
+
+
+def bonus_tokens(draw: torch.Generator) -> Iterator[tuple[Any, ...]]:
+    for rows, count in ((1, 8), (9, 5), (9, 1)):
+        yield torch.randint(0, 99, (rows,), generator=draw), 77, count
+
+
+def trusts(draw: torch.Generator) -> Iterator[tuple[Any, ...]]:
+    for rows, count in ((1, 7), (9, 3), (9, 1)):
+        heats = tuple((torch.rand(count, generator=draw) * 2).tolist())
+        trust = torch.randn(rows, count, generator=draw) * 3
+        yield trust, heats
+        yield trust.bfloat16(), heats
+        yield trust, (0.0, *heats[1:])
+
+
+def chances(draw: torch.Generator) -> Iterator[tuple[Any, ...]]:
+    for rows, count in ((1, 7), (9, 3), (9, 1), (40, 15)):
+        for equal in (False, True):
+            each = torch.rand(rows, count, generator=draw)
+            survival = (each * 3).ceil().div(4).cumprod(1) if equal else each.cumprod(1)
+            survival[rows // 2, count // 2 :] = 0.0  # left out, whatever the budget
+            for budget in (rows, rows + rows * count // 2, rows + 1, rows * (count + 2)):
+                yield survival, budget
+
+
+def allocated(ours: Any, theirs: Any, survival: Tensor, _: int) -> set[str]:
+    agree(ours, theirs)
+    return of_lengths(theirs, survival.shape[1] + 1)
+
+
+def packs(draw: torch.Generator) -> Iterator[tuple[Any, ...]]:
+    for rows, width in ((1, 8), (9, 4), (300, 5)):
+        lengths = torch.randint(1, width + 1, (rows,), generator=draw)
+        for budget in (int(lengths.sum()), int(lengths.sum()) + 3, rows * width + 4):
+            yield lengths, budget, width
+
+
+def ragged(draw: torch.Generator) -> Iterator[tuple[Any, ...]]:
+    for rows, width in ((1, 4), (9, 3)):
+        logits = torch.randn(rows, width, VOCABULARY, generator=draw)
+        logits[:, :, 0] = float("nan")
+        lengths = torch.randint(1, width + 1, (rows,), generator=draw)
+        yield logits[:, :, 1:], lengths
+        yield logits[:, :, 1:].bfloat16(), lengths
+
+
+def windows(draw: torch.Generator) -> Iterator[tuple[Any, ...]]:
+    for rows, width, count in ((1, 6, 3), (9, 9, 4), (9, 2, 2)):
+        start = torch.randint(0, width - count + 1, (rows,), generator=draw)
+        yield torch.randint(0, 99, (rows, width), generator=draw), start, count
+        yield torch.randn(rows, width, 37, generator=draw).bfloat16(), start, count
+        yield torch.randn(rows, 37, width, generator=draw).transpose(1, 2), start, count
+
+
+def turns(draw: torch.Generator) -> Iterator[tuple[Any, ...]]:
+    for rows, width in ((1, 6), (9, 5), (9, 1)):
+        ids = torch.randint(0, 99, (rows, width), generator=draw)
+        known = torch.randint(1, width + 1, (rows,), generator=draw)
+        yield ids, known, torch.randint(0, 99, (rows,), generator=draw)
+
+
 PAIRS: dict[str, Pair] = {
+    "ranks": Pair(tree_triton.ranks, kernels.ranks, tokens, same),
+    "mask_block": Pair(block_triton.mask_block, kernels.mask_block, bonus_tokens, same),
+    "survivals": Pair(block_triton.survivals, kernels.survivals, trusts, same),
+    "allocate": Pair(block_triton.allocate, kernels.allocate, chances, allocated, LENGTHS),
+    "pack": Pair(block_triton.pack, kernels.pack, packs, same),
+    "blank": Pair(block_triton.blank, kernels.blank, ragged, same),
+    "slide": Pair(take_triton.slide, kernels.slide, windows, same),
+    "rotate": Pair(take_triton.rotate, kernels.rotate, turns, same),
     "likeliest": Pair(
         tree_triton.likeliest,
         kernels.likeliest,

@@ -112,12 +112,13 @@ def sources(root: Path) -> dict[Source, Any]:
             for to, source in kernel.copies:
                 types |= {to.name: "*fp32", source.name: "*fp32"}
             if kernel.best is not None:
-                types |= {kernel.best.logits.name: "*bf16", "best": "*fp32", "arrivals": "*i32"}
+                types |= dict.fromkeys(kernel.best.read, "*bf16")
+                types |= {"best": "*fp32", "arrivals": "*i32"}
             signature = {
                 p: "constexpr" if p in constants else types.get(p.removesuffix("_ptr"), "*i64")
                 for p in function.arg_names
             }
-            signature |= {p: "i32" for p in signature if p == "V" or p.endswith("_wide")}
+            signature |= {p: "i32" for p in signature if p == "V" or p.endswith(("_wide", "_rows"))}
             text = inspect.getsource(function.fn).partition(":")[2]  # without its name
             key = Source(text, tuple(signature.items()), tuple(constants.items()))
             found.setdefault(key, function)
