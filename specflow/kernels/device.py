@@ -1,12 +1,13 @@
 """What a step on a device calls beside its own kernels: a Triton kernel where there is one.
 
 A name has the signature and the meaning of its reference in `specflow.kernels`. `filter_law` is
-torch's: it sorts whole rows, for which torch has the device's own radix sort, and only a recipe that
-filters asks for it.
+torch's: it sorts whole rows, for which torch has the device's own radix sort, and only a recipe
+that filters asks for it.
 """
 
 from specflow.kernels.block_triton import allocate, blank, mask_block, pack, survivals
 from specflow.kernels.coins_triton import draft_coins, verify_coins
+from specflow.kernels.sample import filter_law
 from specflow.kernels.sample_triton import (
     accept_block,
     accept_rejection,
@@ -14,7 +15,6 @@ from specflow.kernels.sample_triton import (
     law_of,
     pick,
 )
-from specflow.kernels.sample import filter_law
 from specflow.kernels.take_triton import rotate, slide
 from specflow.kernels.tree_triton import (
     choose_tree,

@@ -118,6 +118,11 @@ def _parts(vocabulary: int) -> tuple[int, int]:
     return triton.next_power_of_2(triton.cdiv(vocabulary, tile)), tile
 
 
+def warps_of(tile: int) -> int:
+    """Warps that hold a tile's keys in registers, 32 a thread at the most."""
+    return min(max(tile // 1024, 4), 16)
+
+
 def _room(logits: Tensor, rows: int, parts: int, wide: int) -> tuple[Tensor, Tensor, Tensor]:
     """Room for keys, tops and masses of parts."""
     keys = torch.empty(rows, parts, wide, dtype=torch.int64, device=logits.device)
@@ -138,7 +143,7 @@ def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     likeliest_kernel[rows, parts](
         logits, words, chances, *_room(logits, rows, parts, wide),
         ARRIVALS.of(logits.device, rows), vocabulary,
-        T=count, WIDE=wide, TILE=tile, PARTS=parts, num_warps=8,
+        T=count, WIDE=wide, TILE=tile, PARTS=parts, num_warps=warps_of(tile),
     )  # fmt: skip
     return words, chances
 
@@ -238,7 +243,7 @@ def grow_level(
         vocabulary, held.shape[2], level * branches,
         R=nodes, T=branches, WIDE=wide, NODES=lanes_of(nodes), TILE=tile, PARTS=parts,
         MAPPED=table is not None, HIDDEN=hidden is not None, SEES=sees is not None,
-        STRIP=vocab_triton.TILE, num_warps=8,
+        STRIP=vocab_triton.TILE, num_warps=warps_of(tile),
     )  # fmt: skip
     return tuple(made)
 

@@ -1,0 +1,187 @@
+"""Kernels of their own: equal to torch under the interpreter, and compiled ahead of time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton")
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from specflow.kernels import (
+    block_triton,
+    coins_triton,
+    device,
+    sample_triton,
+    take_triton,
+    tree_triton,
+    vocab_triton,
+)
+from specflow.kernels.tree_triton import warps_of
+from specflow.kernels.vocab_triton import lanes_of
+from tests.conftest import ROOT
+from tests.differential.test_attention_kernels import MOST_STACK, resources
+
+OF_TORCH = {"filter_law"}  # it sorts whole rows
+PAIRS = sorted(set(device.__all__) - OF_TORCH)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_kernel_is_its_reference(name: str) -> None:
+    """The script fails where a case differs, and where cases left out what they should cover."""
+    script = Path(__file__).parent / "pairs_interpreted.py"
+    done = subprocess.run(
+        [sys.executable, str(script), name],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout)[name] > 1
+
+
+def test_what_has_a_kernel_is_not_torchs() -> None:
+    for name in PAIRS:
+        assert getattr(device, name).__module__.endswith("_triton"), name
+
+
+@dataclass(frozen=True)
+class Built:
+    """A kernel as it is launched: its compile-time numbers; types other than the usual ones."""
+
+    kernel: Any
+    constants: dict[str, Any]
+    types: dict[str, Any] = field(default_factory=dict)
+    warps: int = 4
+
+    @property
+    def name(self) -> str:
+        numbers = {k: v for k, v in self.constants.items() if k in {"K", "T", "C", "Q", "TILE"}}
+        return f"{self.kernel.__name__}-" + "-".join(f"{k}{v}" for k, v in numbers.items())
+
+
+FLOATS = {
+    "coins", "temperature", "law", "weights", "coin", "masses", "best", "proposed", "chances",
+    "tops", "scores", "scores_out", "offered_out", "survival",
+}  # fmt: skip
+OF_MODEL = {"logits", "grown", "hidden", "hidden_out", "trust"}
+BYTES = {"sees", "sees_out"}
+COUNTS = {"behind", "counts", "places"}
+NUMBERS = {
+    "V", "H", "N", "EACH", "own", "mask", "most", "size", "step", "row_stride",
+    "weights_row", "coin_row", "coins_row", "hidden_row", "hidden_token", "rows_row",
+}  # fmt: skip
+PARTED = {"TILE": 1024, "PARTS": 16}
+
+
+def windowed(guesses: int) -> dict[str, int]:
+    return {"K": guesses, "BLOCK": lanes_of(guesses + 1), **PARTED}
+
+
+def branched(branches: int, tile: int) -> dict[str, int]:
+    return {"T": branches, "WIDE": lanes_of(branches), "TILE": tile, "PARTS": 32}
+
+
+def level(branches: int, tile: int) -> Built:
+    flags = dict.fromkeys(("MAPPED", "HIDDEN", "SEES"), True)
+    nodes = {"R": 7 * branches, "NODES": lanes_of(7 * branches), "STRIP": 1024}
+    return Built(
+        tree_triton.level_kernel, branched(branches, tile) | nodes | flags, warps=warps_of(tile)
+    )
+
+
+def choice(levels: int, branches: int, guesses: int) -> Built:
+    count = branches + (levels - 1) * branches**2
+    sizes = {"LEVELS": levels, "T": branches, "K": guesses, "C": count, "WHOLE": True}
+    sizes |= {"CANDIDATES": lanes_of(count), "BLOCK": lanes_of(guesses + 1)}
+    lists = {"scores": ("*fp32",) * levels, "words": ("*i64",) * levels, "kept": ("*i64",) * levels}
+    return Built(tree_triton.choose_kernel, sizes, lists)
+
+
+BUILT = [
+    Built(coins_triton.coins_kernel, {"PURPOSE": 1, "C": 9, "BLOCK": 16}),
+    Built(sample_triton.law_kernel, {**PARTED, "COLD": 2.0**-126}),
+    Built(sample_triton.pick_kernel, PARTED),
+    *(
+        Built(kernel, windowed(guesses), {"single": "fp32", "acc": "fp32"})
+        for guesses in (7, 63)
+        for kernel in (
+            sample_triton.sampled_kernel,
+            sample_triton.rejection_kernel,
+            sample_triton.block_kernel,
+        )
+    ),
+    Built(vocab_triton.best_kernel, PARTED, {"best": "*fp32"}),
+    *(
+        Built(tree_triton.likeliest_kernel, branched(*size), warps=warps_of(size[1]))
+        for size in ((3, 4096), (8, 8192), (16, 8192))
+    ),
+    *(level(*size) for size in ((3, 4096), (8, 8192), (16, 8192))),
+    Built(tree_triton.plant_kernel, {"T": 8, "R": 40, "BLOCK": 8}),
+    Built(tree_triton.arrays_kernel, {"K": 63, "BLOCK": 64}),
+    *(choice(*sizes) for sizes in ((3, 3, 7), (6, 8, 31), (8, 10, 63))),
+    Built(tree_triton.rows_kernel, {"BACK": 0, "TILE": 1024}, {"rows": "*i64"}),
+    Built(block_triton.mask_kernel, {"Q": 16, "BLOCK": 16}),
+    Built(block_triton.survivals_kernel, {"K": 15}, {"heats": ("fp32",) * 15}),
+    Built(block_triton.allocate_kernel, {"K": 15, "BLOCK": 16, "SEEN": 256, "LEAST": 1e-9}),
+    Built(block_triton.pack_kernel, {"W": 16, "BLOCK": 16, "SEEN": 256}),
+    Built(block_triton.blank_kernel, {"W": 16, "TILE": 1024}, {"out": "*bf16"}),
+    Built(
+        take_triton.slide_kernel,
+        {"COUNT": 8, "TILE": 1024},
+        {"rows": "*bf16", "out": "*bf16"},
+    ),
+    Built(take_triton.rotate_kernel, {"M": 16, "BLOCK": 16}, {"rows": "*i64"}),
+]
+
+
+def test_every_kernel_is_compiled() -> None:
+    modules = (block_triton, coins_triton, sample_triton, take_triton, tree_triton, vocab_triton)
+    kernels = {name for module in modules for name in vars(module) if name.endswith("_kernel")}
+    assert kernels == {built.kernel.__name__ for built in BUILT}
+
+
+def type_of(name: str, built: Built) -> Any:
+    """The type an argument is launched with."""
+    if name in built.constants:
+        return "constexpr"
+    if name in built.types:
+        return built.types[name]
+    if name in NUMBERS or (
+        name == "rows" and built.kernel.__name__ in {"allocate_kernel", "pack_kernel"}
+    ):
+        return "i32"
+    kinds = ((FLOATS, "*fp32"), (OF_MODEL, "*bf16"), (BYTES, "*u8"), (COUNTS, "*i32"))
+    return next((kind for names, kind in kinds if name in names), "*i64")
+
+
+@pytest.mark.parametrize("arch", [90, 100])
+@pytest.mark.parametrize("built", BUILT, ids=lambda b: b.name)
+def test_a_kernel_compiles_without_spills(built: Built, arch: int, tmp_path: Path) -> None:
+    names = built.kernel.arg_names
+    source = ASTSource(
+        fn=built.kernel,
+        signature={name: type_of(name, built) for name in names},
+        constexprs={(names.index(n),): value for n, value in built.constants.items()},
+    )
+    compiled = triton.compile(
+        source, target=GPUTarget("cuda", arch, 32), options={"num_warps": built.warps}
+    )
+    assert f".target sm_{arch}" in compiled.asm["ptx"]
+    used = resources(compiled.asm["cubin"], tmp_path)
+    print(f"sm_{arch} {built.name}: {used}")
+    assert used["REG"] <= 255
+    assert used["STACK"] <= MOST_STACK
+    assert used["LOCAL"] == 0
