@@ -50,7 +50,7 @@ def rows_1_kernel(
     seq_lens_ptr,  # B
     position_out_ptr,  # B, written
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     seq_lens = tl.load(seq_lens_ptr + row)
     position = seq_lens + 2 - 1
     tl.store(position_out_ptr + row, position)
@@ -58,9 +58,9 @@ def rows_1_kernel(
 
 def rows_1(state: Device) -> Tensor:
     """Launch rows_1_kernel, one program a request."""
-    rows = state.seq_lens.shape[0]
-    position = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
-    rows_1_kernel[(rows,)](
+    requests = state.seq_lens.shape[0]
+    position = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
+    rows_1_kernel[(requests,)](
         state.seq_lens,
         position,
     )
@@ -76,7 +76,7 @@ def rows_2_kernel(
     K: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     lane = tl.arange(0, BLOCK)
     guess = tl.load(guess_ptr + row)
     guess_2 = tl.load(guess_2_ptr + row)
@@ -90,9 +90,9 @@ def rows_2_kernel(
 
 def rows_2(state: Device, guess: Tensor, guess_2: Tensor) -> Tensor:
     """Launch rows_2_kernel, one program a request."""
-    rows = guess.shape[0]
-    guesses = torch.empty(rows, 3, dtype=torch.int64, device=guess.device)
-    rows_2_kernel[(rows,)](
+    requests = guess.shape[0]
+    guesses = torch.empty(requests, 3, dtype=torch.int64, device=guess.device)
+    rows_2_kernel[(requests,)](
         guess,
         guess_2,
         state.first_guess,
@@ -112,7 +112,7 @@ def rows_3_kernel(
     W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     lane = tl.arange(0, BLOCK)
     guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
     bonus_token = tl.load(bonus_token_ptr + row)
@@ -122,9 +122,9 @@ def rows_3_kernel(
 
 def rows_3(state: Device, guesses: Tensor) -> Tensor:
     """Launch rows_3_kernel, one program a request."""
-    rows = guesses.shape[0]
-    tokens = torch.empty(rows, 4, dtype=torch.int64, device=guesses.device)
-    rows_3_kernel[(rows,)](
+    requests = guesses.shape[0]
+    tokens = torch.empty(requests, 4, dtype=torch.int64, device=guesses.device)
+    rows_3_kernel[(requests,)](
         guesses,
         state.bonus_token,
         tokens,
@@ -147,7 +147,7 @@ def rows_4_kernel(
     W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     lane = tl.arange(0, BLOCK)
     gained = tl.load(gained_ptr + row * W + lane, mask=lane < W, other=-1)
     accept_len = tl.load(accept_len_ptr + row)
@@ -164,9 +164,9 @@ def rows_4_kernel(
 
 def rows_4(state: Device, gained: Tensor, accept_len: Tensor) -> Tensor:
     """Launch rows_4_kernel, one program a request."""
-    rows = gained.shape[0]
-    starts = torch.empty(rows, dtype=torch.int64, device=gained.device)
-    rows_4_kernel[(rows,)](
+    requests = gained.shape[0]
+    starts = torch.empty(requests, dtype=torch.int64, device=gained.device)
+    rows_4_kernel[(requests,)](
         gained,
         accept_len,
         state.seq_lens,
@@ -191,7 +191,7 @@ def rows_5_kernel(
     law_4_wide,
     standing_wide,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     guess_3 = tl.load(guess_3_ptr + row)
     tl.store(first_guess_ptr + row, guess_3)
     copy_row(first_law_ptr, law_4_ptr, row, law_4_wide)
@@ -200,10 +200,10 @@ def rows_5_kernel(
 
 def rows_5(state: Device, guess_3: Tensor, law_4: Tensor, standing: Tensor) -> None:
     """Launch rows_5_kernel, one program a request."""
-    rows = guess_3.shape[0]
+    requests = guess_3.shape[0]
     law_4 = law_4.contiguous()
     standing = standing.contiguous()
-    rows_5_kernel[(rows,)](
+    rows_5_kernel[(requests,)](
         guess_3,
         state.first_guess,
         state.first_law,

@@ -14,16 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from specflow.kernels.device import (
-    follow,
-    grow_tree,
-    likeliest,
-    ranks,
-    select_tree,
-    take_row,
-    take_rows,
-    tree_arrays,
-)
+from specflow.kernels.device import choose_tree, grow_level, likeliest, ranks, take_row, take_rows
 from specflow.kernels.rows_triton import (
     accept_tree,
     copy_row,
@@ -31,7 +22,6 @@ from specflow.kernels.rows_triton import (
     mask_rejected,
     take_last,
     take_path,
-    window,
 )
 from specflow.kernels.vocab_triton import arrived_last, best_of_rows, find_best
 from specflow.models.protocols import Draft, Target
@@ -61,38 +51,6 @@ class Device(State):
 
 @triton.jit
 def rows_1_kernel(
-    guesses_ptr,  # B, K
-    bonus_token_ptr,  # B
-    tokens_out_ptr,  # B, W, written
-    K: tl.constexpr,
-    W: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    row = tl.program_id(0)
-    lane = tl.arange(0, BLOCK)
-    guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
-    bonus_token = tl.load(bonus_token_ptr + row)
-    tokens = window(bonus_token, guesses, lane)
-    tl.store(tokens_out_ptr + row * W + lane, tokens, mask=lane < W)
-
-
-def rows_1(state: Device, guesses: Tensor) -> Tensor:
-    """Launch rows_1_kernel, one program a request."""
-    rows = guesses.shape[0]
-    tokens = torch.empty(rows, 8, dtype=torch.int64, device=guesses.device)
-    rows_1_kernel[(rows,)](
-        guesses,
-        state.bonus_token,
-        tokens,
-        K=7,
-        W=8,
-        BLOCK=8,
-    )
-    return tokens
-
-
-@triton.jit
-def rows_2_kernel(
     logits_4_ptr,  # B, W, V
     best_ptr,
     words_ptr,
@@ -112,7 +70,7 @@ def rows_2_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     for i in range(W):
         at = row * W + i
@@ -136,17 +94,17 @@ def rows_2_kernel(
         tl.store(starts_out_ptr + row, starts)
 
 
-def rows_2(
+def rows_1(
     state: Device, logits_4: Tensor, guesses: Tensor, parents: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Launch rows_2_kernel, PARTS programs a request."""
-    rows = guesses.shape[0]
+    """Launch rows_1_kernel, PARTS programs a request."""
+    requests = guesses.shape[0]
     logits_4 = logits_4.contiguous()
-    best = torch.empty(rows * 8, PARTS, device=guesses.device)
+    best = torch.empty(requests * 8, PARTS, device=guesses.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    path = torch.empty(rows, 8, dtype=torch.int64, device=guesses.device)
-    starts = torch.empty(rows, dtype=torch.int64, device=guesses.device)
-    rows_2_kernel[(rows, PARTS)](
+    path = torch.empty(requests, 8, dtype=torch.int64, device=guesses.device)
+    starts = torch.empty(requests, dtype=torch.int64, device=guesses.device)
+    rows_1_kernel[(requests, PARTS)](
         logits_4,
         best,
         words,
@@ -170,20 +128,20 @@ def rows_2(
 
 
 @triton.jit
-def rows_3_kernel(
+def rows_2_kernel(
     draft_hidden_ptr,  # B, H, written
     standing_ptr,  # B, H
     standing_wide,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     copy_row(draft_hidden_ptr, standing_ptr, row, standing_wide)
 
 
-def rows_3(state: Device, standing: Tensor) -> None:
-    """Launch rows_3_kernel, one program a request."""
-    rows = standing.shape[0]
+def rows_2(state: Device, standing: Tensor) -> None:
+    """Launch rows_2_kernel, one program a request."""
+    requests = standing.shape[0]
     standing = standing.contiguous()
-    rows_3_kernel[(rows,)](
+    rows_2_kernel[(requests,)](
         state.draft_hidden,
         standing,
         standing.shape[-1],
@@ -191,42 +149,39 @@ def rows_3(state: Device, standing: Tensor) -> None:
 
 
 def step(target: Target, drafter: Draft, state: Device) -> None:
-    """One captured step: all guesses are verified. 18 launches outside the forwards."""
+    """One captured step: all guesses are verified. 10 launches outside the forwards."""
     # shapes given: [B, V], [B, H]
     logits, hidden = drafter.decode_hidden(state.bonus_token, state.draft_hidden, state.seq_lens)
     words, scores = likeliest(logits, TOPK)  # [B, T], [B, T]
     hidden_2 = hidden[:, None].expand(-1, TOPK, -1)  # [B, T, H]
     kept = ranks(words)  # [B, T]
     logits_2, grown = drafter.grow_frozen(words, hidden_2, state.seq_lens)  # [B, T, V], [B, T, H]
-    children, chances = likeliest(logits_2, TOPK)  # [B, T, T], [B, T, T]
-    scores_2, kept_2, offered = grow_tree(scores, chances)  # [B, T], [B, T], [B, T*T]
-    words_2, lanes, spoken = follow(children, kept_2)  # [B, T], [B, T], [B, T*T]
-    hidden_3 = take_rows(grown, lanes)  # [B, T, H]
+    # shapes given: [B, T], [B, T], [B, T*T], [B, T], [B, T*T], [B, T, H]
+    scores_2, kept_2, offered, words_2, spoken, hidden_3 = grow_level(
+        scores, logits_2, hidden=grown
+    )
     # shapes given: [B, T, V], [B, T, H]
-    logits_3, grown_2 = drafter.grow_frozen(words_2, hidden_3, state.seq_lens)
-    children_2, chances_2 = likeliest(logits_3, TOPK)  # [B, T, T], [B, T, T]
-    _scores_3, kept_3, offered_2 = grow_tree(scores_2, chances_2)  # [B, T], [B, T], [B, T*T]
-    _words_3, lanes_2, spoken_2 = follow(children_2, kept_3)  # [B, T], [B, T], [B, T*T]
-    _hidden_4 = take_rows(grown_2, lanes_2)  # [B, T, H]
-    # shapes given: [B, K], [B, K]
-    guesses, parents = select_tree(
+    logits_3, _grown_2 = drafter.grow_frozen(words_2, hidden_3, state.seq_lens)
+    # shapes given: [B, T], [B, T], [B, T*T], [B, T], [B, T*T]
+    _scores_3, kept_3, offered_2, _words_3, spoken_2 = grow_level(scores_2, logits_3)
+    # shapes given: [B, K], [B, K], [B, W], [B, W], [B, W, W]
+    guesses, parents, tokens, depths, sees = choose_tree(
         [scores, offered, offered_2],
         [words, spoken, spoken_2],
         [kept, kept_2, kept_3],
         NUM_DRAFT_TOKENS,
+        state.bonus_token,
     )
-    tokens = rows_1(state, guesses)  # [B, W]
-    depths, sees = tree_arrays(parents)  # [B, W], [B, W, W]
     # shapes given: [B, W, V], [B, W, H]
     logits_4, hidden_5 = target.verify_tree_hidden(tokens, state.seq_lens, depths, sees)
-    path, starts = rows_2(state, logits_4, guesses, parents)  # [B, W], [B]
+    path, starts = rows_1(state, logits_4, guesses, parents)  # [B, W], [B]
     target.move_accepted(path, starts)
     shown = take_rows(hidden_5, path)  # [B, W, H]
     standing = take_row(shown, state.accept_len)  # [B, H]
-    rows_3(state, standing)
+    rows_2(state, standing)
 
 
 VARIANTS = {
     "tree": step,
 }
-LAUNCHES = {"tree": 18}
+LAUNCHES = {"tree": 10}

@@ -66,7 +66,7 @@ def rows_1_kernel(
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     find_best(logits_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -80,13 +80,13 @@ def rows_1_kernel(
 
 def rows_1(state: Device, drafter: Draft, logits: Tensor) -> tuple[Tensor, Tensor]:
     """Launch rows_1_kernel, PARTS programs a request."""
-    rows = state.seq_lens.shape[0]
+    requests = state.seq_lens.shape[0]
     logits = logits.contiguous()
-    best = torch.empty(rows, PARTS, device=state.seq_lens.device)
+    best = torch.empty(requests, PARTS, device=state.seq_lens.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    guess = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
-    position = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
-    rows_1_kernel[(rows, PARTS)](
+    guess = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
+    position = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
+    rows_1_kernel[(requests, PARTS)](
         logits,
         best,
         words,
@@ -116,7 +116,7 @@ def rows_2_kernel(
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     find_best(logits_2_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -130,13 +130,13 @@ def rows_2_kernel(
 
 def rows_2(state: Device, drafter: Draft, logits_2: Tensor) -> tuple[Tensor, Tensor]:
     """Launch rows_2_kernel, PARTS programs a request."""
-    rows = state.seq_lens.shape[0]
+    requests = state.seq_lens.shape[0]
     logits_2 = logits_2.contiguous()
-    best = torch.empty(rows, PARTS, device=state.seq_lens.device)
+    best = torch.empty(requests, PARTS, device=state.seq_lens.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    guess_2 = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
-    position_2 = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
-    rows_2_kernel[(rows, PARTS)](
+    guess_2 = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
+    position_2 = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
+    rows_2_kernel[(requests, PARTS)](
         logits_2,
         best,
         words,
@@ -166,7 +166,7 @@ def rows_3_kernel(
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     find_best(logits_3_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -180,13 +180,13 @@ def rows_3_kernel(
 
 def rows_3(state: Device, drafter: Draft, logits_3: Tensor) -> tuple[Tensor, Tensor]:
     """Launch rows_3_kernel, PARTS programs a request."""
-    rows = state.seq_lens.shape[0]
+    requests = state.seq_lens.shape[0]
     logits_3 = logits_3.contiguous()
-    best = torch.empty(rows, PARTS, device=state.seq_lens.device)
+    best = torch.empty(requests, PARTS, device=state.seq_lens.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    guess_3 = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
-    position_3 = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
-    rows_3_kernel[(rows, PARTS)](
+    guess_3 = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
+    position_3 = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
+    rows_3_kernel[(requests, PARTS)](
         logits_3,
         best,
         words,
@@ -216,7 +216,7 @@ def rows_4_kernel(
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     find_best(logits_4_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -230,13 +230,13 @@ def rows_4_kernel(
 
 def rows_4(state: Device, drafter: Draft, logits_4: Tensor) -> tuple[Tensor, Tensor]:
     """Launch rows_4_kernel, PARTS programs a request."""
-    rows = state.seq_lens.shape[0]
+    requests = state.seq_lens.shape[0]
     logits_4 = logits_4.contiguous()
-    best = torch.empty(rows, PARTS, device=state.seq_lens.device)
+    best = torch.empty(requests, PARTS, device=state.seq_lens.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    guess_4 = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
-    position_4 = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
-    rows_4_kernel[(rows, PARTS)](
+    guess_4 = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
+    position_4 = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
+    rows_4_kernel[(requests, PARTS)](
         logits_4,
         best,
         words,
@@ -266,7 +266,7 @@ def rows_5_kernel(
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     find_best(logits_5_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -280,13 +280,13 @@ def rows_5_kernel(
 
 def rows_5(state: Device, drafter: Draft, logits_5: Tensor) -> tuple[Tensor, Tensor]:
     """Launch rows_5_kernel, PARTS programs a request."""
-    rows = state.seq_lens.shape[0]
+    requests = state.seq_lens.shape[0]
     logits_5 = logits_5.contiguous()
-    best = torch.empty(rows, PARTS, device=state.seq_lens.device)
+    best = torch.empty(requests, PARTS, device=state.seq_lens.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    guess_5 = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
-    position_5 = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
-    rows_5_kernel[(rows, PARTS)](
+    guess_5 = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
+    position_5 = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
+    rows_5_kernel[(requests, PARTS)](
         logits_5,
         best,
         words,
@@ -325,7 +325,7 @@ def rows_6_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     find_best(logits_6_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -363,13 +363,13 @@ def rows_6(
     guess_5: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Launch rows_6_kernel, PARTS programs a request."""
-    rows = guess.shape[0]
+    requests = guess.shape[0]
     logits_6 = logits_6.contiguous()
-    best = torch.empty(rows, PARTS, device=guess.device)
+    best = torch.empty(requests, PARTS, device=guess.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    guesses = torch.empty(rows, 7, dtype=torch.int64, device=guess.device)
-    tokens = torch.empty(rows, 8, dtype=torch.int64, device=guess.device)
-    rows_6_kernel[(rows, PARTS)](
+    guesses = torch.empty(requests, 7, dtype=torch.int64, device=guess.device)
+    tokens = torch.empty(requests, 8, dtype=torch.int64, device=guess.device)
+    rows_6_kernel[(requests, PARTS)](
         logits_6,
         best,
         words,
@@ -416,7 +416,7 @@ def rows_7_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     for i in range(W7):
         at = row * W7 + i
@@ -442,14 +442,14 @@ def rows_7_kernel(
 
 def rows_7(state: Device, logits_7: Tensor, guesses: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Launch rows_7_kernel, PARTS programs a request."""
-    rows = guesses.shape[0]
+    requests = guesses.shape[0]
     logits_7 = logits_7.contiguous()
-    best = torch.empty(rows * 8, PARTS, device=guesses.device)
+    best = torch.empty(requests * 8, PARTS, device=guesses.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    verified = torch.empty(rows, 8, dtype=torch.int64, device=guesses.device)
-    accept_len = torch.empty(rows, dtype=torch.int64, device=guesses.device)
-    starts = torch.empty(rows, dtype=torch.int64, device=guesses.device)
-    rows_7_kernel[(rows, PARTS)](
+    verified = torch.empty(requests, 8, dtype=torch.int64, device=guesses.device)
+    accept_len = torch.empty(requests, dtype=torch.int64, device=guesses.device)
+    starts = torch.empty(requests, dtype=torch.int64, device=guesses.device)
+    rows_7_kernel[(requests, PARTS)](
         logits_7,
         best,
         words,
@@ -488,7 +488,7 @@ def rows_8_kernel(
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     find_best(logits_8_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -500,12 +500,12 @@ def rows_8_kernel(
 
 def rows_8(state: Device, drafter: Draft, logits_8: Tensor, standing: Tensor) -> None:
     """Launch rows_8_kernel, PARTS programs a request."""
-    rows = logits_8.shape[0]
+    requests = logits_8.shape[0]
     logits_8 = logits_8.contiguous()
-    best = torch.empty(rows, PARTS, device=logits_8.device)
+    best = torch.empty(requests, PARTS, device=logits_8.device)
     words = torch.empty_like(best, dtype=torch.int64)
     standing = standing.contiguous()
-    rows_8_kernel[(rows, PARTS)](
+    rows_8_kernel[(requests, PARTS)](
         logits_8,
         best,
         words,
@@ -535,7 +535,7 @@ def steps_5_rows_1_kernel(
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     find_best(logits_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -549,13 +549,13 @@ def steps_5_rows_1_kernel(
 
 def steps_5_rows_1(state: Device, drafter: Draft, logits: Tensor) -> tuple[Tensor, Tensor]:
     """Launch steps_5_rows_1_kernel, PARTS programs a request."""
-    rows = state.seq_lens.shape[0]
+    requests = state.seq_lens.shape[0]
     logits = logits.contiguous()
-    best = torch.empty(rows, PARTS, device=state.seq_lens.device)
+    best = torch.empty(requests, PARTS, device=state.seq_lens.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    guess = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
-    position = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
-    steps_5_rows_1_kernel[(rows, PARTS)](
+    guess = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
+    position = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
+    steps_5_rows_1_kernel[(requests, PARTS)](
         logits,
         best,
         words,
@@ -585,7 +585,7 @@ def steps_5_rows_2_kernel(
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     find_best(logits_2_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -599,13 +599,13 @@ def steps_5_rows_2_kernel(
 
 def steps_5_rows_2(state: Device, drafter: Draft, logits_2: Tensor) -> tuple[Tensor, Tensor]:
     """Launch steps_5_rows_2_kernel, PARTS programs a request."""
-    rows = state.seq_lens.shape[0]
+    requests = state.seq_lens.shape[0]
     logits_2 = logits_2.contiguous()
-    best = torch.empty(rows, PARTS, device=state.seq_lens.device)
+    best = torch.empty(requests, PARTS, device=state.seq_lens.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    guess_2 = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
-    position_2 = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
-    steps_5_rows_2_kernel[(rows, PARTS)](
+    guess_2 = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
+    position_2 = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
+    steps_5_rows_2_kernel[(requests, PARTS)](
         logits_2,
         best,
         words,
@@ -635,7 +635,7 @@ def steps_5_rows_3_kernel(
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     find_best(logits_3_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -649,13 +649,13 @@ def steps_5_rows_3_kernel(
 
 def steps_5_rows_3(state: Device, drafter: Draft, logits_3: Tensor) -> tuple[Tensor, Tensor]:
     """Launch steps_5_rows_3_kernel, PARTS programs a request."""
-    rows = state.seq_lens.shape[0]
+    requests = state.seq_lens.shape[0]
     logits_3 = logits_3.contiguous()
-    best = torch.empty(rows, PARTS, device=state.seq_lens.device)
+    best = torch.empty(requests, PARTS, device=state.seq_lens.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    guess_3 = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
-    position_3 = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
-    steps_5_rows_3_kernel[(rows, PARTS)](
+    guess_3 = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
+    position_3 = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
+    steps_5_rows_3_kernel[(requests, PARTS)](
         logits_3,
         best,
         words,
@@ -692,7 +692,7 @@ def steps_5_rows_4_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     find_best(logits_4_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -719,13 +719,13 @@ def steps_5_rows_4(
     state: Device, drafter: Draft, logits_4: Tensor, guess: Tensor, guess_2: Tensor, guess_3: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Launch steps_5_rows_4_kernel, PARTS programs a request."""
-    rows = guess.shape[0]
+    requests = guess.shape[0]
     logits_4 = logits_4.contiguous()
-    best = torch.empty(rows, PARTS, device=guess.device)
+    best = torch.empty(requests, PARTS, device=guess.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    guesses = torch.empty(rows, 5, dtype=torch.int64, device=guess.device)
-    tokens = torch.empty(rows, 6, dtype=torch.int64, device=guess.device)
-    steps_5_rows_4_kernel[(rows, PARTS)](
+    guesses = torch.empty(requests, 5, dtype=torch.int64, device=guess.device)
+    tokens = torch.empty(requests, 6, dtype=torch.int64, device=guess.device)
+    steps_5_rows_4_kernel[(requests, PARTS)](
         logits_4,
         best,
         words,
@@ -770,7 +770,7 @@ def steps_5_rows_5_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     for i in range(W5):
         at = row * W5 + i
@@ -798,14 +798,14 @@ def steps_5_rows_5(
     state: Device, logits_5: Tensor, guesses: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Launch steps_5_rows_5_kernel, PARTS programs a request."""
-    rows = guesses.shape[0]
+    requests = guesses.shape[0]
     logits_5 = logits_5.contiguous()
-    best = torch.empty(rows * 6, PARTS, device=guesses.device)
+    best = torch.empty(requests * 6, PARTS, device=guesses.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    verified = torch.empty(rows, 6, dtype=torch.int64, device=guesses.device)
-    accept_len = torch.empty(rows, dtype=torch.int64, device=guesses.device)
-    starts = torch.empty(rows, dtype=torch.int64, device=guesses.device)
-    steps_5_rows_5_kernel[(rows, PARTS)](
+    verified = torch.empty(requests, 6, dtype=torch.int64, device=guesses.device)
+    accept_len = torch.empty(requests, dtype=torch.int64, device=guesses.device)
+    starts = torch.empty(requests, dtype=torch.int64, device=guesses.device)
+    steps_5_rows_5_kernel[(requests, PARTS)](
         logits_5,
         best,
         words,
@@ -844,7 +844,7 @@ def steps_5_rows_6_kernel(
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     find_best(logits_6_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -856,12 +856,12 @@ def steps_5_rows_6_kernel(
 
 def steps_5_rows_6(state: Device, drafter: Draft, logits_6: Tensor, standing: Tensor) -> None:
     """Launch steps_5_rows_6_kernel, PARTS programs a request."""
-    rows = logits_6.shape[0]
+    requests = logits_6.shape[0]
     logits_6 = logits_6.contiguous()
-    best = torch.empty(rows, PARTS, device=logits_6.device)
+    best = torch.empty(requests, PARTS, device=logits_6.device)
     words = torch.empty_like(best, dtype=torch.int64)
     standing = standing.contiguous()
-    steps_5_rows_6_kernel[(rows, PARTS)](
+    steps_5_rows_6_kernel[(requests, PARTS)](
         logits_6,
         best,
         words,
@@ -891,7 +891,7 @@ def steps_3_rows_1_kernel(
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     find_best(logits_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -905,13 +905,13 @@ def steps_3_rows_1_kernel(
 
 def steps_3_rows_1(state: Device, drafter: Draft, logits: Tensor) -> tuple[Tensor, Tensor]:
     """Launch steps_3_rows_1_kernel, PARTS programs a request."""
-    rows = state.seq_lens.shape[0]
+    requests = state.seq_lens.shape[0]
     logits = logits.contiguous()
-    best = torch.empty(rows, PARTS, device=state.seq_lens.device)
+    best = torch.empty(requests, PARTS, device=state.seq_lens.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    guess = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
-    position = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
-    steps_3_rows_1_kernel[(rows, PARTS)](
+    guess = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
+    position = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
+    steps_3_rows_1_kernel[(requests, PARTS)](
         logits,
         best,
         words,
@@ -946,7 +946,7 @@ def steps_3_rows_2_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     find_best(logits_2_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -969,13 +969,13 @@ def steps_3_rows_2(
     state: Device, drafter: Draft, logits_2: Tensor, guess: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Launch steps_3_rows_2_kernel, PARTS programs a request."""
-    rows = guess.shape[0]
+    requests = guess.shape[0]
     logits_2 = logits_2.contiguous()
-    best = torch.empty(rows, PARTS, device=guess.device)
+    best = torch.empty(requests, PARTS, device=guess.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    guesses = torch.empty(rows, 3, dtype=torch.int64, device=guess.device)
-    tokens = torch.empty(rows, 4, dtype=torch.int64, device=guess.device)
-    steps_3_rows_2_kernel[(rows, PARTS)](
+    guesses = torch.empty(requests, 3, dtype=torch.int64, device=guess.device)
+    tokens = torch.empty(requests, 4, dtype=torch.int64, device=guess.device)
+    steps_3_rows_2_kernel[(requests, PARTS)](
         logits_2,
         best,
         words,
@@ -1018,7 +1018,7 @@ def steps_3_rows_3_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     for i in range(W3):
         at = row * W3 + i
@@ -1046,14 +1046,14 @@ def steps_3_rows_3(
     state: Device, logits_3: Tensor, guesses: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Launch steps_3_rows_3_kernel, PARTS programs a request."""
-    rows = guesses.shape[0]
+    requests = guesses.shape[0]
     logits_3 = logits_3.contiguous()
-    best = torch.empty(rows * 4, PARTS, device=guesses.device)
+    best = torch.empty(requests * 4, PARTS, device=guesses.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    verified = torch.empty(rows, 4, dtype=torch.int64, device=guesses.device)
-    accept_len = torch.empty(rows, dtype=torch.int64, device=guesses.device)
-    starts = torch.empty(rows, dtype=torch.int64, device=guesses.device)
-    steps_3_rows_3_kernel[(rows, PARTS)](
+    verified = torch.empty(requests, 4, dtype=torch.int64, device=guesses.device)
+    accept_len = torch.empty(requests, dtype=torch.int64, device=guesses.device)
+    starts = torch.empty(requests, dtype=torch.int64, device=guesses.device)
+    steps_3_rows_3_kernel[(requests, PARTS)](
         logits_3,
         best,
         words,
@@ -1092,7 +1092,7 @@ def steps_3_rows_4_kernel(
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     find_best(logits_4_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -1104,12 +1104,12 @@ def steps_3_rows_4_kernel(
 
 def steps_3_rows_4(state: Device, drafter: Draft, logits_4: Tensor, standing: Tensor) -> None:
     """Launch steps_3_rows_4_kernel, PARTS programs a request."""
-    rows = logits_4.shape[0]
+    requests = logits_4.shape[0]
     logits_4 = logits_4.contiguous()
-    best = torch.empty(rows, PARTS, device=logits_4.device)
+    best = torch.empty(requests, PARTS, device=logits_4.device)
     words = torch.empty_like(best, dtype=torch.int64)
     standing = standing.contiguous()
-    steps_3_rows_4_kernel[(rows, PARTS)](
+    steps_3_rows_4_kernel[(requests, PARTS)](
         logits_4,
         best,
         words,
@@ -1135,7 +1135,7 @@ def steps_1_rows_1_kernel(
     W1: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     lane = tl.arange(0, BLOCK)
     first_guess = tl.load(first_guess_ptr + row)
     bonus_token = tl.load(bonus_token_ptr + row)
@@ -1148,10 +1148,10 @@ def steps_1_rows_1_kernel(
 
 def steps_1_rows_1(state: Device) -> tuple[Tensor, Tensor]:
     """Launch steps_1_rows_1_kernel, one program a request."""
-    rows = state.first_guess.shape[0]
-    guesses = torch.empty(rows, 1, dtype=torch.int64, device=state.first_guess.device)
-    tokens = torch.empty(rows, 2, dtype=torch.int64, device=state.first_guess.device)
-    steps_1_rows_1_kernel[(rows,)](
+    requests = state.first_guess.shape[0]
+    guesses = torch.empty(requests, 1, dtype=torch.int64, device=state.first_guess.device)
+    tokens = torch.empty(requests, 2, dtype=torch.int64, device=state.first_guess.device)
+    steps_1_rows_1_kernel[(requests,)](
         state.first_guess,
         state.bonus_token,
         guesses,
@@ -1185,7 +1185,7 @@ def steps_1_rows_2_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     for i in range(W1):
         at = row * W1 + i
@@ -1211,14 +1211,14 @@ def steps_1_rows_2_kernel(
 
 def steps_1_rows_2(state: Device, logits: Tensor, guesses: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Launch steps_1_rows_2_kernel, PARTS programs a request."""
-    rows = guesses.shape[0]
+    requests = guesses.shape[0]
     logits = logits.contiguous()
-    best = torch.empty(rows * 2, PARTS, device=guesses.device)
+    best = torch.empty(requests * 2, PARTS, device=guesses.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    verified = torch.empty(rows, 2, dtype=torch.int64, device=guesses.device)
-    accept_len = torch.empty(rows, dtype=torch.int64, device=guesses.device)
-    starts = torch.empty(rows, dtype=torch.int64, device=guesses.device)
-    steps_1_rows_2_kernel[(rows, PARTS)](
+    verified = torch.empty(requests, 2, dtype=torch.int64, device=guesses.device)
+    accept_len = torch.empty(requests, dtype=torch.int64, device=guesses.device)
+    starts = torch.empty(requests, dtype=torch.int64, device=guesses.device)
+    steps_1_rows_2_kernel[(requests, PARTS)](
         logits,
         best,
         words,
@@ -1257,7 +1257,7 @@ def steps_1_rows_3_kernel(
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     find_best(logits_2_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -1269,12 +1269,12 @@ def steps_1_rows_3_kernel(
 
 def steps_1_rows_3(state: Device, drafter: Draft, logits_2: Tensor, standing: Tensor) -> None:
     """Launch steps_1_rows_3_kernel, PARTS programs a request."""
-    rows = logits_2.shape[0]
+    requests = logits_2.shape[0]
     logits_2 = logits_2.contiguous()
-    best = torch.empty(rows, PARTS, device=logits_2.device)
+    best = torch.empty(requests, PARTS, device=logits_2.device)
     words = torch.empty_like(best, dtype=torch.int64)
     standing = standing.contiguous()
-    steps_1_rows_3_kernel[(rows, PARTS)](
+    steps_1_rows_3_kernel[(requests, PARTS)](
         logits_2,
         best,
         words,
@@ -1301,7 +1301,7 @@ def steps_0_rows_1_kernel(
     W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     lane = tl.arange(0, BLOCK)
     verified = tl.load(verified_ptr + row * 1 + lane, mask=lane < 1, other=-1)
     seq_lens = tl.load(seq_lens_ptr + row)
@@ -1317,9 +1317,9 @@ def steps_0_rows_1_kernel(
 
 def steps_0_rows_1(state: Device, verified: Tensor) -> Tensor:
     """Launch steps_0_rows_1_kernel, one program a request."""
-    rows = verified.shape[0]
-    starts = torch.empty(rows, dtype=torch.int64, device=verified.device)
-    steps_0_rows_1_kernel[(rows,)](
+    requests = verified.shape[0]
+    starts = torch.empty(requests, dtype=torch.int64, device=verified.device)
+    steps_0_rows_1_kernel[(requests,)](
         verified,
         state.seq_lens,
         state.output_tokens,
@@ -1347,7 +1347,7 @@ def steps_0_rows_2_kernel(
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     find_best(logits_2_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -1359,12 +1359,12 @@ def steps_0_rows_2_kernel(
 
 def steps_0_rows_2(state: Device, drafter: Draft, logits_2: Tensor, standing: Tensor) -> None:
     """Launch steps_0_rows_2_kernel, PARTS programs a request."""
-    rows = logits_2.shape[0]
+    requests = logits_2.shape[0]
     logits_2 = logits_2.contiguous()
-    best = torch.empty(rows, PARTS, device=logits_2.device)
+    best = torch.empty(requests, PARTS, device=logits_2.device)
     words = torch.empty_like(best, dtype=torch.int64)
     standing = standing.contiguous()
-    steps_0_rows_2_kernel[(rows, PARTS)](
+    steps_0_rows_2_kernel[(requests, PARTS)](
         logits_2,
         best,
         words,

@@ -14,25 +14,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from specflow.kernels.device import (
-    branch,
-    follow,
-    grow_tree,
-    likeliest,
-    ranks,
-    roots,
-    select_tree,
-    take_rows,
-    tree_arrays,
-)
+from specflow.kernels.device import choose_tree, grow_level, likeliest, plant, take_rows
 from specflow.kernels.rows_triton import (
     accept_tree,
     copy_row,
     hold,
+    look_up,
     mask_rejected,
     take_last,
     take_path,
-    window,
 )
 from specflow.kernels.vocab_triton import arrived_last, best_of_rows, find_best
 from specflow.models.protocols import Draft, Target
@@ -62,38 +52,6 @@ class Device(State):
 
 @triton.jit
 def rows_1_kernel(
-    guesses_ptr,  # B, K
-    bonus_token_ptr,  # B
-    tokens_out_ptr,  # B, W, written
-    K: tl.constexpr,
-    W: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    row = tl.program_id(0)
-    lane = tl.arange(0, BLOCK)
-    guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
-    bonus_token = tl.load(bonus_token_ptr + row)
-    tokens = window(bonus_token, guesses, lane)
-    tl.store(tokens_out_ptr + row * W + lane, tokens, mask=lane < W)
-
-
-def rows_1(state: Device, guesses: Tensor) -> Tensor:
-    """Launch rows_1_kernel, one program a request."""
-    rows = guesses.shape[0]
-    tokens = torch.empty(rows, 8, dtype=torch.int64, device=guesses.device)
-    rows_1_kernel[(rows,)](
-        guesses,
-        state.bonus_token,
-        tokens,
-        K=7,
-        W=8,
-        BLOCK=8,
-    )
-    return tokens
-
-
-@triton.jit
-def rows_2_kernel(
     logits_5_ptr,  # B, W, V
     best_ptr,
     words_ptr,
@@ -115,7 +73,7 @@ def rows_2_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     for i in range(W):
         at = row * W + i
@@ -141,19 +99,19 @@ def rows_2_kernel(
         tl.store(starts_out_ptr + row, starts)
 
 
-def rows_2(
+def rows_1(
     state: Device, logits_5: Tensor, guesses: Tensor, parents: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Launch rows_2_kernel, PARTS programs a request."""
-    rows = guesses.shape[0]
+    """Launch rows_1_kernel, PARTS programs a request."""
+    requests = guesses.shape[0]
     logits_5 = logits_5.contiguous()
-    best = torch.empty(rows * 8, PARTS, device=guesses.device)
+    best = torch.empty(requests * 8, PARTS, device=guesses.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    path = torch.empty(rows, 8, dtype=torch.int64, device=guesses.device)
-    accept_len = torch.empty(rows, dtype=torch.int64, device=guesses.device)
-    gained = torch.empty(rows, 8, dtype=torch.int64, device=guesses.device)
-    starts = torch.empty(rows, dtype=torch.int64, device=guesses.device)
-    rows_2_kernel[(rows, PARTS)](
+    path = torch.empty(requests, 8, dtype=torch.int64, device=guesses.device)
+    accept_len = torch.empty(requests, dtype=torch.int64, device=guesses.device)
+    gained = torch.empty(requests, 8, dtype=torch.int64, device=guesses.device)
+    starts = torch.empty(requests, dtype=torch.int64, device=guesses.device)
+    rows_1_kernel[(requests, PARTS)](
         logits_5,
         best,
         words,
@@ -179,87 +137,96 @@ def rows_2(
 
 
 @triton.jit
-def rows_3_kernel(
+def rows_2_kernel(
+    ids_5_ptr,  # B, T
+    scores_5_ptr,  # B, T
+    first_words_ptr,  # B, T, written
+    first_scores_ptr,  # B, T, written
     draft_hidden_ptr,  # B, H, written
     standing_ptr,  # B, H
+    to_target_ptr,
     standing_wide,
+    T: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    lane = tl.arange(0, BLOCK)
+    ids_5 = tl.load(ids_5_ptr + row * T + lane, mask=lane < T, other=-1)
+    scores_5 = tl.load(scores_5_ptr + row * T + lane, mask=lane < T, other=-1)
+    words_5 = look_up(ids_5, to_target_ptr)
+    tl.store(first_words_ptr + row * T + lane, words_5, mask=lane < T)
+    tl.store(first_scores_ptr + row * T + lane, scores_5, mask=lane < T)
     copy_row(draft_hidden_ptr, standing_ptr, row, standing_wide)
 
 
-def rows_3(state: Device, standing: Tensor) -> None:
-    """Launch rows_3_kernel, one program a request."""
-    rows = standing.shape[0]
+def rows_2(
+    state: Device, drafter: Draft, ids_5: Tensor, scores_5: Tensor, standing: Tensor
+) -> None:
+    """Launch rows_2_kernel, one program a request."""
+    requests = ids_5.shape[0]
     standing = standing.contiguous()
-    rows_3_kernel[(rows,)](
+    rows_2_kernel[(requests,)](
+        ids_5,
+        scores_5,
+        state.first_words,
+        state.first_scores,
         state.draft_hidden,
         standing,
+        drafter.to_target,
         standing.shape[-1],
+        T=4,
+        BLOCK=8,
     )
 
 
 def step(target: Target, drafter: Draft, state: Device) -> None:
-    """One captured step: all guesses are verified. 37 launches outside the forwards."""
+    """One captured step: all guesses are verified. 11 launches outside the forwards."""
     hidden = state.draft_hidden[:, None].expand(-1, TOPK, -1)  # [B, T, H]
-    kept = ranks(state.first_words)  # [B, T]
-    sees = roots(state.first_words, NUM_STEPS)  # [B, T, R]
+    kept, sees = plant(state.first_words, NUM_STEPS)  # [B, T], [B, T, R]
     # shapes given: [B, T, V], [B, T, H]
     logits, grown = drafter.grow_hidden(state.first_words, hidden, state.seq_lens, sees, 1)
-    ids, chances = likeliest(logits, TOPK)  # [B, T, T], [B, T, T]
-    children = drafter.target_ids(ids)  # [B, T, T]
-    scores, kept_2, offered = grow_tree(state.first_scores, chances)  # [B, T], [B, T], [B, T*T]
-    words, lanes, spoken = follow(children, kept_2)  # [B, T], [B, T], [B, T*T]
-    hidden_2 = take_rows(grown, lanes)  # [B, T, H]
-    sees_2 = branch(sees, lanes, 1)  # [B, T, R]
+    # shapes given: [B, T], [B, T], [B, T*T], [B, T], [B, T*T], [B, T, H], [B, T, R]
+    scores, kept_2, offered, words, spoken, hidden_2, sees_2 = grow_level(
+        state.first_scores, logits, table=drafter.to_target, hidden=grown, sees=sees, level=1
+    )
     # shapes given: [B, T, V], [B, T, H]
     logits_2, grown_2 = drafter.grow_hidden(words, hidden_2, state.seq_lens, sees_2, 2)
-    ids_2, chances_2 = likeliest(logits_2, TOPK)  # [B, T, T], [B, T, T]
-    children_2 = drafter.target_ids(ids_2)  # [B, T, T]
-    scores_2, kept_3, offered_2 = grow_tree(scores, chances_2)  # [B, T], [B, T], [B, T*T]
-    words_2, lanes_2, spoken_2 = follow(children_2, kept_3)  # [B, T], [B, T], [B, T*T]
-    hidden_3 = take_rows(grown_2, lanes_2)  # [B, T, H]
-    sees_3 = branch(sees_2, lanes_2, 2)  # [B, T, R]
+    # shapes given: [B, T], [B, T], [B, T*T], [B, T], [B, T*T], [B, T, H], [B, T, R]
+    scores_2, kept_3, offered_2, words_2, spoken_2, hidden_3, sees_3 = grow_level(
+        scores, logits_2, table=drafter.to_target, hidden=grown_2, sees=sees_2, level=2
+    )
     # shapes given: [B, T, V], [B, T, H]
     logits_3, grown_3 = drafter.grow_hidden(words_2, hidden_3, state.seq_lens, sees_3, 3)
-    ids_3, chances_3 = likeliest(logits_3, TOPK)  # [B, T, T], [B, T, T]
-    children_3 = drafter.target_ids(ids_3)  # [B, T, T]
-    scores_3, kept_4, offered_3 = grow_tree(scores_2, chances_3)  # [B, T], [B, T], [B, T*T]
-    words_3, lanes_3, spoken_3 = follow(children_3, kept_4)  # [B, T], [B, T], [B, T*T]
-    hidden_4 = take_rows(grown_3, lanes_3)  # [B, T, H]
-    sees_4 = branch(sees_3, lanes_3, 3)  # [B, T, R]
+    # shapes given: [B, T], [B, T], [B, T*T], [B, T], [B, T*T], [B, T, H], [B, T, R]
+    scores_3, kept_4, offered_3, words_3, spoken_3, hidden_4, sees_4 = grow_level(
+        scores_2, logits_3, table=drafter.to_target, hidden=grown_3, sees=sees_3, level=3
+    )
     # shapes given: [B, T, V], [B, T, H]
-    logits_4, grown_4 = drafter.grow_hidden(words_3, hidden_4, state.seq_lens, sees_4, 4)
-    ids_4, chances_4 = likeliest(logits_4, TOPK)  # [B, T, T], [B, T, T]
-    children_4 = drafter.target_ids(ids_4)  # [B, T, T]
-    _scores_4, kept_5, offered_4 = grow_tree(scores_3, chances_4)  # [B, T], [B, T], [B, T*T]
-    _words_4, lanes_4, spoken_4 = follow(children_4, kept_5)  # [B, T], [B, T], [B, T*T]
-    _hidden_5 = take_rows(grown_4, lanes_4)  # [B, T, H]
-    _sees_5 = branch(sees_4, lanes_4, 4)  # [B, T, R]
-    # shapes given: [B, K], [B, K]
-    guesses, parents = select_tree(
+    logits_4, _grown_4 = drafter.grow_hidden(words_3, hidden_4, state.seq_lens, sees_4, 4)
+    # shapes given: [B, T], [B, T], [B, T*T], [B, T], [B, T*T]
+    _scores_4, kept_5, offered_4, _words_4, spoken_4 = grow_level(
+        scores_3, logits_4, table=drafter.to_target
+    )
+    # shapes given: [B, K], [B, K], [B, W], [B, W], [B, W, W]
+    guesses, parents, tokens, depths, sees_6 = choose_tree(
         [state.first_scores, offered, offered_2, offered_3, offered_4],
         [state.first_words, spoken, spoken_2, spoken_3, spoken_4],
         [kept, kept_2, kept_3, kept_4, kept_5],
         NUM_DRAFT_TOKENS,
+        state.bonus_token,
     )
-    tokens = rows_1(state, guesses)  # [B, W]
-    depths, sees_6 = tree_arrays(parents)  # [B, W], [B, W, W]
     # shapes given: [B, W, V], [B, W, n * H]
     logits_5, taps = target.verify_tree_taps(tokens, state.seq_lens, depths, sees_6, TAPS)
     # shapes given: [B, W], [B], [B, W], [B]
-    path, accept_len, gained, starts = rows_2(state, logits_5, guesses, parents)
+    path, accept_len, gained, starts = rows_1(state, logits_5, guesses, parents)
     target.move_accepted(path, starts)
     shown = take_rows(taps, path)  # [B, W, n * H]
     logits_6, standing = drafter.extend_hidden(gained, shown, starts, accept_len)  # [B, V], [B, H]
     ids_5, scores_5 = likeliest(logits_6, TOPK)  # [B, T], [B, T]
-    words_5 = drafter.target_ids(ids_5)  # [B, T]
-    state.first_words.copy_(words_5)
-    state.first_scores.copy_(scores_5)
-    rows_3(state, standing)
+    rows_2(state, drafter, ids_5, scores_5, standing)
 
 
 VARIANTS = {
     "tree": step,
 }
-LAUNCHES = {"tree": 37}
+LAUNCHES = {"tree": 11}

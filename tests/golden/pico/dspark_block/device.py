@@ -58,7 +58,7 @@ def rows_1_kernel(
     K: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     lane = tl.arange(0, BLOCK)
     guess = tl.load(guess_ptr + row)
     guess_2 = tl.load(guess_2_ptr + row)
@@ -88,9 +88,9 @@ def rows_1(
     guess_7: Tensor,
 ) -> Tensor:
     """Launch rows_1_kernel, one program a request."""
-    rows = guess.shape[0]
-    guesses = torch.empty(rows, 7, dtype=torch.int64, device=guess.device)
-    rows_1_kernel[(rows,)](
+    requests = guess.shape[0]
+    guesses = torch.empty(requests, 7, dtype=torch.int64, device=guess.device)
+    rows_1_kernel[(requests,)](
         guess,
         guess_2,
         guess_3,
@@ -114,7 +114,7 @@ def rows_2_kernel(
     W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     lane = tl.arange(0, BLOCK)
     guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
     bonus_token = tl.load(bonus_token_ptr + row)
@@ -124,9 +124,9 @@ def rows_2_kernel(
 
 def rows_2(state: Device, guesses: Tensor) -> Tensor:
     """Launch rows_2_kernel, one program a request."""
-    rows = guesses.shape[0]
-    tokens = torch.empty(rows, 8, dtype=torch.int64, device=guesses.device)
-    rows_2_kernel[(rows,)](
+    requests = guesses.shape[0]
+    tokens = torch.empty(requests, 8, dtype=torch.int64, device=guesses.device)
+    rows_2_kernel[(requests,)](
         guesses,
         state.bonus_token,
         tokens,
@@ -149,7 +149,7 @@ def rows_3_kernel(
     W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     lane = tl.arange(0, BLOCK)
     gained = tl.load(gained_ptr + row * W + lane, mask=lane < W, other=-1)
     accept_len = tl.load(accept_len_ptr + row)
@@ -166,9 +166,9 @@ def rows_3_kernel(
 
 def rows_3(state: Device, gained: Tensor, accept_len: Tensor) -> Tensor:
     """Launch rows_3_kernel, one program a request."""
-    rows = gained.shape[0]
-    starts = torch.empty(rows, dtype=torch.int64, device=gained.device)
-    rows_3_kernel[(rows,)](
+    requests = gained.shape[0]
+    starts = torch.empty(requests, dtype=torch.int64, device=gained.device)
+    rows_3_kernel[(requests,)](
         gained,
         accept_len,
         state.seq_lens,

@@ -14,17 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from specflow.kernels.device import (
-    branch,
-    follow,
-    grow_tree,
-    likeliest,
-    ranks,
-    roots,
-    select_tree,
-    take_rows,
-    tree_arrays,
-)
+from specflow.kernels.device import choose_tree, grow_level, likeliest, plant, take_rows
 from specflow.kernels.rows_triton import (
     accept_tree,
     copy_row,
@@ -32,7 +22,6 @@ from specflow.kernels.rows_triton import (
     mask_rejected,
     take_last,
     take_path,
-    window,
 )
 from specflow.kernels.vocab_triton import arrived_last, best_of_rows, find_best
 from specflow.models.protocols import Draft, Target
@@ -62,38 +51,6 @@ class Device(State):
 
 @triton.jit
 def rows_1_kernel(
-    guesses_ptr,  # B, K
-    bonus_token_ptr,  # B
-    tokens_out_ptr,  # B, W, written
-    K: tl.constexpr,
-    W: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    row = tl.program_id(0)
-    lane = tl.arange(0, BLOCK)
-    guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
-    bonus_token = tl.load(bonus_token_ptr + row)
-    tokens = window(bonus_token, guesses, lane)
-    tl.store(tokens_out_ptr + row * W + lane, tokens, mask=lane < W)
-
-
-def rows_1(state: Device, guesses: Tensor) -> Tensor:
-    """Launch rows_1_kernel, one program a request."""
-    rows = guesses.shape[0]
-    tokens = torch.empty(rows, 8, dtype=torch.int64, device=guesses.device)
-    rows_1_kernel[(rows,)](
-        guesses,
-        state.bonus_token,
-        tokens,
-        K=7,
-        W=8,
-        BLOCK=8,
-    )
-    return tokens
-
-
-@triton.jit
-def rows_2_kernel(
     logits_3_ptr,  # B, W, V
     best_ptr,
     words_ptr,
@@ -115,7 +72,7 @@ def rows_2_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     for i in range(W):
         at = row * W + i
@@ -141,19 +98,19 @@ def rows_2_kernel(
         tl.store(starts_out_ptr + row, starts)
 
 
-def rows_2(
+def rows_1(
     state: Device, logits_3: Tensor, guesses: Tensor, parents: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Launch rows_2_kernel, PARTS programs a request."""
-    rows = guesses.shape[0]
+    """Launch rows_1_kernel, PARTS programs a request."""
+    requests = guesses.shape[0]
     logits_3 = logits_3.contiguous()
-    best = torch.empty(rows * 8, PARTS, device=guesses.device)
+    best = torch.empty(requests * 8, PARTS, device=guesses.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    path = torch.empty(rows, 8, dtype=torch.int64, device=guesses.device)
-    accept_len = torch.empty(rows, dtype=torch.int64, device=guesses.device)
-    gained = torch.empty(rows, 8, dtype=torch.int64, device=guesses.device)
-    starts = torch.empty(rows, dtype=torch.int64, device=guesses.device)
-    rows_2_kernel[(rows, PARTS)](
+    path = torch.empty(requests, 8, dtype=torch.int64, device=guesses.device)
+    accept_len = torch.empty(requests, dtype=torch.int64, device=guesses.device)
+    gained = torch.empty(requests, 8, dtype=torch.int64, device=guesses.device)
+    starts = torch.empty(requests, dtype=torch.int64, device=guesses.device)
+    rows_1_kernel[(requests, PARTS)](
         logits_3,
         best,
         words,
@@ -179,68 +136,77 @@ def rows_2(
 
 
 @triton.jit
-def rows_3_kernel(
+def rows_2_kernel(
+    words_3_ptr,  # B, T
+    scores_3_ptr,  # B, T
+    first_words_ptr,  # B, T, written
+    first_scores_ptr,  # B, T, written
     draft_hidden_ptr,  # B, H, written
     standing_ptr,  # B, H
     standing_wide,
+    T: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    lane = tl.arange(0, BLOCK)
+    words_3 = tl.load(words_3_ptr + row * T + lane, mask=lane < T, other=-1)
+    scores_3 = tl.load(scores_3_ptr + row * T + lane, mask=lane < T, other=-1)
+    tl.store(first_words_ptr + row * T + lane, words_3, mask=lane < T)
+    tl.store(first_scores_ptr + row * T + lane, scores_3, mask=lane < T)
     copy_row(draft_hidden_ptr, standing_ptr, row, standing_wide)
 
 
-def rows_3(state: Device, standing: Tensor) -> None:
-    """Launch rows_3_kernel, one program a request."""
-    rows = standing.shape[0]
+def rows_2(state: Device, words_3: Tensor, scores_3: Tensor, standing: Tensor) -> None:
+    """Launch rows_2_kernel, one program a request."""
+    requests = words_3.shape[0]
     standing = standing.contiguous()
-    rows_3_kernel[(rows,)](
+    rows_2_kernel[(requests,)](
+        words_3,
+        scores_3,
+        state.first_words,
+        state.first_scores,
         state.draft_hidden,
         standing,
         standing.shape[-1],
+        T=3,
+        BLOCK=8,
     )
 
 
 def step(target: Target, drafter: Draft, state: Device) -> None:
-    """One captured step: all guesses are verified. 22 launches outside the forwards."""
+    """One captured step: all guesses are verified. 9 launches outside the forwards."""
     hidden = state.draft_hidden[:, None].expand(-1, TOPK, -1)  # [B, T, H]
-    kept = ranks(state.first_words)  # [B, T]
-    sees = roots(state.first_words, NUM_STEPS)  # [B, T, R]
+    kept, sees = plant(state.first_words, NUM_STEPS)  # [B, T], [B, T, R]
     # shapes given: [B, T, V], [B, T, H]
     logits, grown = drafter.grow_hidden(state.first_words, hidden, state.seq_lens, sees, 1)
-    children, chances = likeliest(logits, TOPK)  # [B, T, T], [B, T, T]
-    scores, kept_2, offered = grow_tree(state.first_scores, chances)  # [B, T], [B, T], [B, T*T]
-    words, lanes, spoken = follow(children, kept_2)  # [B, T], [B, T], [B, T*T]
-    hidden_2 = take_rows(grown, lanes)  # [B, T, H]
-    sees_2 = branch(sees, lanes, 1)  # [B, T, R]
+    # shapes given: [B, T], [B, T], [B, T*T], [B, T], [B, T*T], [B, T, H], [B, T, R]
+    scores, kept_2, offered, words, spoken, hidden_2, sees_2 = grow_level(
+        state.first_scores, logits, hidden=grown, sees=sees, level=1
+    )
     # shapes given: [B, T, V], [B, T, H]
-    logits_2, grown_2 = drafter.grow_hidden(words, hidden_2, state.seq_lens, sees_2, 2)
-    children_2, chances_2 = likeliest(logits_2, TOPK)  # [B, T, T], [B, T, T]
-    _scores_2, kept_3, offered_2 = grow_tree(scores, chances_2)  # [B, T], [B, T], [B, T*T]
-    _words_2, lanes_2, spoken_2 = follow(children_2, kept_3)  # [B, T], [B, T], [B, T*T]
-    _hidden_3 = take_rows(grown_2, lanes_2)  # [B, T, H]
-    _sees_3 = branch(sees_2, lanes_2, 2)  # [B, T, R]
-    # shapes given: [B, K], [B, K]
-    guesses, parents = select_tree(
+    logits_2, _grown_2 = drafter.grow_hidden(words, hidden_2, state.seq_lens, sees_2, 2)
+    # shapes given: [B, T], [B, T], [B, T*T], [B, T], [B, T*T]
+    _scores_2, kept_3, offered_2, _words_2, spoken_2 = grow_level(scores, logits_2)
+    # shapes given: [B, K], [B, K], [B, W], [B, W], [B, W, W]
+    guesses, parents, tokens, depths, sees_4 = choose_tree(
         [state.first_scores, offered, offered_2],
         [state.first_words, spoken, spoken_2],
         [kept, kept_2, kept_3],
         NUM_DRAFT_TOKENS,
+        state.bonus_token,
     )
-    tokens = rows_1(state, guesses)  # [B, W]
-    depths, sees_4 = tree_arrays(parents)  # [B, W], [B, W, W]
     # shapes given: [B, W, V], [B, W, H]
     logits_3, hidden_4 = target.verify_tree_hidden(tokens, state.seq_lens, depths, sees_4)
     # shapes given: [B, W], [B], [B, W], [B]
-    path, accept_len, gained, starts = rows_2(state, logits_3, guesses, parents)
+    path, accept_len, gained, starts = rows_1(state, logits_3, guesses, parents)
     target.move_accepted(path, starts)
     shown = take_rows(hidden_4, path)  # [B, W, H]
     logits_4, standing = drafter.extend_hidden(gained, shown, starts, accept_len)  # [B, V], [B, H]
     words_3, scores_3 = likeliest(logits_4, TOPK)  # [B, T], [B, T]
-    state.first_words.copy_(words_3)
-    state.first_scores.copy_(scores_3)
-    rows_3(state, standing)
+    rows_2(state, words_3, scores_3, standing)
 
 
 VARIANTS = {
     "tree": step,
 }
-LAUNCHES = {"tree": 22}
+LAUNCHES = {"tree": 9}

@@ -53,7 +53,7 @@ def rows_1_kernel(
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     find_best(logits_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -63,12 +63,12 @@ def rows_1_kernel(
 
 def rows_1(state: Device, logits: Tensor) -> Tensor:
     """Launch rows_1_kernel, PARTS programs a request."""
-    rows = logits.shape[0]
+    requests = logits.shape[0]
     logits = logits.contiguous()
-    best = torch.empty(rows, PARTS, device=logits.device)
+    best = torch.empty(requests, PARTS, device=logits.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    guess = torch.empty(rows, dtype=torch.int64, device=logits.device)
-    rows_1_kernel[(rows, PARTS)](
+    guess = torch.empty(requests, dtype=torch.int64, device=logits.device)
+    rows_1_kernel[(requests, PARTS)](
         logits,
         best,
         words,
@@ -92,7 +92,7 @@ def rows_2_kernel(
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     find_best(logits_2_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -102,12 +102,12 @@ def rows_2_kernel(
 
 def rows_2(state: Device, logits_2: Tensor) -> Tensor:
     """Launch rows_2_kernel, PARTS programs a request."""
-    rows = logits_2.shape[0]
+    requests = logits_2.shape[0]
     logits_2 = logits_2.contiguous()
-    best = torch.empty(rows, PARTS, device=logits_2.device)
+    best = torch.empty(requests, PARTS, device=logits_2.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    guess_2 = torch.empty(rows, dtype=torch.int64, device=logits_2.device)
-    rows_2_kernel[(rows, PARTS)](
+    guess_2 = torch.empty(requests, dtype=torch.int64, device=logits_2.device)
+    rows_2_kernel[(requests, PARTS)](
         logits_2,
         best,
         words,
@@ -138,7 +138,7 @@ def rows_3_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     find_best(logits_3_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -160,13 +160,13 @@ def rows_3(
     state: Device, logits_3: Tensor, guess: Tensor, guess_2: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Launch rows_3_kernel, PARTS programs a request."""
-    rows = guess.shape[0]
+    requests = guess.shape[0]
     logits_3 = logits_3.contiguous()
-    best = torch.empty(rows, PARTS, device=guess.device)
+    best = torch.empty(requests, PARTS, device=guess.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    guesses = torch.empty(rows, 3, dtype=torch.int64, device=guess.device)
-    tokens = torch.empty(rows, 4, dtype=torch.int64, device=guess.device)
-    rows_3_kernel[(rows, PARTS)](
+    guesses = torch.empty(requests, 3, dtype=torch.int64, device=guess.device)
+    tokens = torch.empty(requests, 4, dtype=torch.int64, device=guess.device)
+    rows_3_kernel[(requests, PARTS)](
         logits_3,
         best,
         words,
@@ -204,7 +204,7 @@ def rows_4_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     for i in range(W):
         at = row * W + i
@@ -225,11 +225,11 @@ def rows_4_kernel(
 
 def rows_4(state: Device, logits_4: Tensor, guesses: Tensor) -> None:
     """Launch rows_4_kernel, PARTS programs a request."""
-    rows = guesses.shape[0]
+    requests = guesses.shape[0]
     logits_4 = logits_4.contiguous()
-    best = torch.empty(rows * 4, PARTS, device=guesses.device)
+    best = torch.empty(requests * 4, PARTS, device=guesses.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    rows_4_kernel[(rows, PARTS)](
+    rows_4_kernel[(requests, PARTS)](
         logits_4,
         best,
         words,
@@ -254,15 +254,15 @@ def rows_5_kernel(
     standing_ptr,  # B, H
     standing_wide,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     copy_row(draft_hidden_ptr, standing_ptr, row, standing_wide)
 
 
 def rows_5(state: Device, standing: Tensor) -> None:
     """Launch rows_5_kernel, one program a request."""
-    rows = standing.shape[0]
+    requests = standing.shape[0]
     standing = standing.contiguous()
-    rows_5_kernel[(rows,)](
+    rows_5_kernel[(requests,)](
         state.draft_hidden,
         standing,
         standing.shape[-1],

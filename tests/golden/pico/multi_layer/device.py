@@ -51,7 +51,7 @@ def rows_1_kernel(
     W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     lane = tl.arange(0, BLOCK)
     bonus_token = tl.load(bonus_token_ptr + row)
     words_ahead = tl.load(words_ahead_ptr + row * K + lane, mask=lane < K, other=-1)
@@ -61,9 +61,9 @@ def rows_1_kernel(
 
 def rows_1(state: Device) -> Tensor:
     """Launch rows_1_kernel, one program a request."""
-    rows = state.bonus_token.shape[0]
-    tokens = torch.empty(rows, 4, dtype=torch.int64, device=state.bonus_token.device)
-    rows_1_kernel[(rows,)](
+    requests = state.bonus_token.shape[0]
+    tokens = torch.empty(requests, 4, dtype=torch.int64, device=state.bonus_token.device)
+    rows_1_kernel[(requests,)](
         state.bonus_token,
         state.words_ahead,
         tokens,
@@ -95,7 +95,7 @@ def rows_2_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     for i in range(W):
         at = row * W + i
@@ -120,14 +120,14 @@ def rows_2_kernel(
 
 def rows_2(state: Device, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Launch rows_2_kernel, PARTS programs a request."""
-    rows = state.words_ahead.shape[0]
+    requests = state.words_ahead.shape[0]
     logits = logits.contiguous()
-    best = torch.empty(rows * 4, PARTS, device=state.words_ahead.device)
+    best = torch.empty(requests * 4, PARTS, device=state.words_ahead.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    verified = torch.empty(rows, 4, dtype=torch.int64, device=state.words_ahead.device)
-    accept_len = torch.empty(rows, dtype=torch.int64, device=state.words_ahead.device)
-    starts = torch.empty(rows, dtype=torch.int64, device=state.words_ahead.device)
-    rows_2_kernel[(rows, PARTS)](
+    verified = torch.empty(requests, 4, dtype=torch.int64, device=state.words_ahead.device)
+    accept_len = torch.empty(requests, dtype=torch.int64, device=state.words_ahead.device)
+    starts = torch.empty(requests, dtype=torch.int64, device=state.words_ahead.device)
+    rows_2_kernel[(requests, PARTS)](
         logits,
         best,
         words,
@@ -157,7 +157,7 @@ def rows_3_kernel(
     at_out_ptr,  # B, written
     rows_out_ptr,  # B, written
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     starts = tl.load(starts_ptr + row)
     accept_len = tl.load(accept_len_ptr + row)
     at = starts - 2
@@ -168,10 +168,10 @@ def rows_3_kernel(
 
 def rows_3(starts: Tensor, accept_len: Tensor) -> tuple[Tensor, Tensor]:
     """Launch rows_3_kernel, one program a request."""
-    rows = starts.shape[0]
-    at = torch.empty(rows, dtype=torch.int64, device=starts.device)
-    rows = torch.empty(rows, dtype=torch.int64, device=starts.device)
-    rows_3_kernel[(rows,)](
+    requests = starts.shape[0]
+    at = torch.empty(requests, dtype=torch.int64, device=starts.device)
+    rows = torch.empty(requests, dtype=torch.int64, device=starts.device)
+    rows_3_kernel[(requests,)](
         starts,
         accept_len,
         at,
@@ -191,7 +191,7 @@ def rows_4_kernel(
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     find_best(logits_2_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -201,12 +201,12 @@ def rows_4_kernel(
 
 def rows_4(state: Device, logits_2: Tensor) -> Tensor:
     """Launch rows_4_kernel, PARTS programs a request."""
-    rows = logits_2.shape[0]
+    requests = logits_2.shape[0]
     logits_2 = logits_2.contiguous()
-    best = torch.empty(rows, PARTS, device=logits_2.device)
+    best = torch.empty(requests, PARTS, device=logits_2.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    guess = torch.empty(rows, dtype=torch.int64, device=logits_2.device)
-    rows_4_kernel[(rows, PARTS)](
+    guess = torch.empty(requests, dtype=torch.int64, device=logits_2.device)
+    rows_4_kernel[(requests, PARTS)](
         logits_2,
         best,
         words,
@@ -230,7 +230,7 @@ def rows_5_kernel(
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     find_best(logits_3_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -240,12 +240,12 @@ def rows_5_kernel(
 
 def rows_5(state: Device, logits_3: Tensor) -> Tensor:
     """Launch rows_5_kernel, PARTS programs a request."""
-    rows = logits_3.shape[0]
+    requests = logits_3.shape[0]
     logits_3 = logits_3.contiguous()
-    best = torch.empty(rows, PARTS, device=logits_3.device)
+    best = torch.empty(requests, PARTS, device=logits_3.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    guess_2 = torch.empty(rows, dtype=torch.int64, device=logits_3.device)
-    rows_5_kernel[(rows, PARTS)](
+    guess_2 = torch.empty(requests, dtype=torch.int64, device=logits_3.device)
+    rows_5_kernel[(requests, PARTS)](
         logits_3,
         best,
         words,
@@ -273,7 +273,7 @@ def rows_6_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     find_best(logits_4_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -290,11 +290,11 @@ def rows_6_kernel(
 
 def rows_6(state: Device, logits_4: Tensor, guess: Tensor, guess_2: Tensor) -> None:
     """Launch rows_6_kernel, PARTS programs a request."""
-    rows = guess.shape[0]
+    requests = guess.shape[0]
     logits_4 = logits_4.contiguous()
-    best = torch.empty(rows, PARTS, device=guess.device)
+    best = torch.empty(requests, PARTS, device=guess.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    rows_6_kernel[(rows, PARTS)](
+    rows_6_kernel[(requests, PARTS)](
         logits_4,
         best,
         words,

@@ -61,7 +61,7 @@ def rows_1_kernel(
     W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     lane = tl.arange(0, BLOCK)
     bonus_token = tl.load(bonus_token_ptr + row)
     guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
@@ -71,9 +71,9 @@ def rows_1_kernel(
 
 def rows_1(state: Device) -> Tensor:
     """Launch rows_1_kernel, one program a request."""
-    rows = state.bonus_token.shape[0]
-    tokens = torch.empty(rows, 12, dtype=torch.int64, device=state.bonus_token.device)
-    rows_1_kernel[(rows,)](
+    requests = state.bonus_token.shape[0]
+    tokens = torch.empty(requests, 12, dtype=torch.int64, device=state.bonus_token.device)
+    rows_1_kernel[(requests,)](
         state.bonus_token,
         state.guesses,
         tokens,
@@ -105,7 +105,7 @@ def rows_2_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     for i in range(W):
         at = row * W + i
@@ -131,13 +131,13 @@ def rows_2_kernel(
 
 def rows_2(state: Device, logits: Tensor) -> tuple[Tensor, Tensor]:
     """Launch rows_2_kernel, PARTS programs a request."""
-    rows = state.guesses.shape[0]
+    requests = state.guesses.shape[0]
     logits = logits.contiguous()
-    best = torch.empty(rows * 12, PARTS, device=state.guesses.device)
+    best = torch.empty(requests * 12, PARTS, device=state.guesses.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    path = torch.empty(rows, 12, dtype=torch.int64, device=state.guesses.device)
-    starts = torch.empty(rows, dtype=torch.int64, device=state.guesses.device)
-    rows_2_kernel[(rows, PARTS)](
+    path = torch.empty(requests, 12, dtype=torch.int64, device=state.guesses.device)
+    starts = torch.empty(requests, dtype=torch.int64, device=state.guesses.device)
+    rows_2_kernel[(requests, PARTS)](
         logits,
         best,
         words,
@@ -173,7 +173,7 @@ def narrow_rows_1_kernel(
     w: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     lane = tl.arange(0, BLOCK)
     guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
     parents = tl.load(parents_ptr + row * K + lane, mask=lane < K, other=-1)
@@ -188,11 +188,11 @@ def narrow_rows_1_kernel(
 
 def narrow_rows_1(state: Device) -> tuple[Tensor, Tensor, Tensor]:
     """Launch narrow_rows_1_kernel, one program a request."""
-    rows = state.guesses.shape[0]
-    guesses = torch.empty(rows, 3, dtype=torch.int64, device=state.guesses.device)
-    parents = torch.empty(rows, 3, dtype=torch.int64, device=state.guesses.device)
-    tokens = torch.empty(rows, 4, dtype=torch.int64, device=state.guesses.device)
-    narrow_rows_1_kernel[(rows,)](
+    requests = state.guesses.shape[0]
+    guesses = torch.empty(requests, 3, dtype=torch.int64, device=state.guesses.device)
+    parents = torch.empty(requests, 3, dtype=torch.int64, device=state.guesses.device)
+    tokens = torch.empty(requests, 4, dtype=torch.int64, device=state.guesses.device)
+    narrow_rows_1_kernel[(requests,)](
         state.guesses,
         state.parents,
         state.bonus_token,
@@ -229,7 +229,7 @@ def narrow_rows_2_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     for i in range(w):
         at = row * w + i
@@ -258,13 +258,13 @@ def narrow_rows_2(
     state: Device, logits: Tensor, guesses: Tensor, parents: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Launch narrow_rows_2_kernel, PARTS programs a request."""
-    rows = guesses.shape[0]
+    requests = guesses.shape[0]
     logits = logits.contiguous()
-    best = torch.empty(rows * 4, PARTS, device=guesses.device)
+    best = torch.empty(requests * 4, PARTS, device=guesses.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    path = torch.empty(rows, 4, dtype=torch.int64, device=guesses.device)
-    starts = torch.empty(rows, dtype=torch.int64, device=guesses.device)
-    narrow_rows_2_kernel[(rows, PARTS)](
+    path = torch.empty(requests, 4, dtype=torch.int64, device=guesses.device)
+    starts = torch.empty(requests, dtype=torch.int64, device=guesses.device)
+    narrow_rows_2_kernel[(requests, PARTS)](
         logits,
         best,
         words,
@@ -298,7 +298,7 @@ def single_rows_1_kernel(
     W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     lane = tl.arange(0, BLOCK)
     verified = tl.load(verified_ptr + row * 1 + lane, mask=lane < 1, other=-1)
     seq_lens = tl.load(seq_lens_ptr + row)
@@ -312,8 +312,8 @@ def single_rows_1_kernel(
 
 def single_rows_1(state: Device, verified: Tensor) -> None:
     """Launch single_rows_1_kernel, one program a request."""
-    rows = verified.shape[0]
-    single_rows_1_kernel[(rows,)](
+    requests = verified.shape[0]
+    single_rows_1_kernel[(requests,)](
         verified,
         state.seq_lens,
         state.output_tokens,

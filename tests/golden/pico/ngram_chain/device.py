@@ -59,7 +59,7 @@ def rows_1_kernel(
     W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     lane = tl.arange(0, BLOCK)
     bonus_token = tl.load(bonus_token_ptr + row)
     guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
@@ -69,9 +69,9 @@ def rows_1_kernel(
 
 def rows_1(state: Device) -> Tensor:
     """Launch rows_1_kernel, one program a request."""
-    rows = state.bonus_token.shape[0]
-    tokens = torch.empty(rows, 8, dtype=torch.int64, device=state.bonus_token.device)
-    rows_1_kernel[(rows,)](
+    requests = state.bonus_token.shape[0]
+    tokens = torch.empty(requests, 8, dtype=torch.int64, device=state.bonus_token.device)
+    rows_1_kernel[(requests,)](
         state.bonus_token,
         state.guesses,
         tokens,
@@ -100,7 +100,7 @@ def rows_2_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     for i in range(W):
         at = row * W + i
@@ -121,11 +121,11 @@ def rows_2_kernel(
 
 def rows_2(state: Device, logits: Tensor) -> None:
     """Launch rows_2_kernel, PARTS programs a request."""
-    rows = state.guesses.shape[0]
+    requests = state.guesses.shape[0]
     logits = logits.contiguous()
-    best = torch.empty(rows * 8, PARTS, device=state.guesses.device)
+    best = torch.empty(requests * 8, PARTS, device=state.guesses.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    rows_2_kernel[(rows, PARTS)](
+    rows_2_kernel[(requests, PARTS)](
         logits,
         best,
         words,
@@ -155,7 +155,7 @@ def narrow_rows_1_kernel(
     w: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     lane = tl.arange(0, BLOCK)
     guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
     bonus_token = tl.load(bonus_token_ptr + row)
@@ -167,10 +167,10 @@ def narrow_rows_1_kernel(
 
 def narrow_rows_1(state: Device) -> tuple[Tensor, Tensor]:
     """Launch narrow_rows_1_kernel, one program a request."""
-    rows = state.guesses.shape[0]
-    guesses = torch.empty(rows, 3, dtype=torch.int64, device=state.guesses.device)
-    tokens = torch.empty(rows, 4, dtype=torch.int64, device=state.guesses.device)
-    narrow_rows_1_kernel[(rows,)](
+    requests = state.guesses.shape[0]
+    guesses = torch.empty(requests, 3, dtype=torch.int64, device=state.guesses.device)
+    tokens = torch.empty(requests, 4, dtype=torch.int64, device=state.guesses.device)
+    narrow_rows_1_kernel[(requests,)](
         state.guesses,
         state.bonus_token,
         guesses,
@@ -202,7 +202,7 @@ def narrow_rows_2_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     for i in range(w):
         at = row * w + i
@@ -224,11 +224,11 @@ def narrow_rows_2_kernel(
 
 def narrow_rows_2(state: Device, logits: Tensor, guesses: Tensor) -> None:
     """Launch narrow_rows_2_kernel, PARTS programs a request."""
-    rows = guesses.shape[0]
+    requests = guesses.shape[0]
     logits = logits.contiguous()
-    best = torch.empty(rows * 4, PARTS, device=guesses.device)
+    best = torch.empty(requests * 4, PARTS, device=guesses.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    narrow_rows_2_kernel[(rows, PARTS)](
+    narrow_rows_2_kernel[(requests, PARTS)](
         logits,
         best,
         words,
@@ -258,7 +258,7 @@ def single_rows_1_kernel(
     W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     lane = tl.arange(0, BLOCK)
     verified = tl.load(verified_ptr + row * 1 + lane, mask=lane < 1, other=-1)
     seq_lens = tl.load(seq_lens_ptr + row)
@@ -272,8 +272,8 @@ def single_rows_1_kernel(
 
 def single_rows_1(state: Device, verified: Tensor) -> None:
     """Launch single_rows_1_kernel, one program a request."""
-    rows = verified.shape[0]
-    single_rows_1_kernel[(rows,)](
+    requests = verified.shape[0]
+    single_rows_1_kernel[(requests,)](
         verified,
         state.seq_lens,
         state.output_tokens,

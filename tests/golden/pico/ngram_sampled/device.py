@@ -62,7 +62,7 @@ def rows_1_kernel(
     W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     lane = tl.arange(0, BLOCK)
     bonus_token = tl.load(bonus_token_ptr + row)
     guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
@@ -72,9 +72,9 @@ def rows_1_kernel(
 
 def rows_1(state: Device) -> Tensor:
     """Launch rows_1_kernel, one program a request."""
-    rows = state.bonus_token.shape[0]
-    tokens = torch.empty(rows, 12, dtype=torch.int64, device=state.bonus_token.device)
-    rows_1_kernel[(rows,)](
+    requests = state.bonus_token.shape[0]
+    tokens = torch.empty(requests, 12, dtype=torch.int64, device=state.bonus_token.device)
+    rows_1_kernel[(requests,)](
         state.bonus_token,
         state.guesses,
         tokens,
@@ -97,7 +97,7 @@ def rows_2_kernel(
     W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     lane = tl.arange(0, BLOCK)
     gained = tl.load(gained_ptr + row * W + lane, mask=lane < W, other=-1)
     accept_len = tl.load(accept_len_ptr + row)
@@ -114,9 +114,9 @@ def rows_2_kernel(
 
 def rows_2(state: Device, gained: Tensor, accept_len: Tensor) -> Tensor:
     """Launch rows_2_kernel, one program a request."""
-    rows = gained.shape[0]
-    starts = torch.empty(rows, dtype=torch.int64, device=gained.device)
-    rows_2_kernel[(rows,)](
+    requests = gained.shape[0]
+    starts = torch.empty(requests, dtype=torch.int64, device=gained.device)
+    rows_2_kernel[(requests,)](
         gained,
         accept_len,
         state.seq_lens,
@@ -143,7 +143,7 @@ def narrow_rows_1_kernel(
     w: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     lane = tl.arange(0, BLOCK)
     guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
     parents = tl.load(parents_ptr + row * K + lane, mask=lane < K, other=-1)
@@ -158,11 +158,11 @@ def narrow_rows_1_kernel(
 
 def narrow_rows_1(state: Device) -> tuple[Tensor, Tensor, Tensor]:
     """Launch narrow_rows_1_kernel, one program a request."""
-    rows = state.guesses.shape[0]
-    guesses = torch.empty(rows, 3, dtype=torch.int64, device=state.guesses.device)
-    parents = torch.empty(rows, 3, dtype=torch.int64, device=state.guesses.device)
-    tokens = torch.empty(rows, 4, dtype=torch.int64, device=state.guesses.device)
-    narrow_rows_1_kernel[(rows,)](
+    requests = state.guesses.shape[0]
+    guesses = torch.empty(requests, 3, dtype=torch.int64, device=state.guesses.device)
+    parents = torch.empty(requests, 3, dtype=torch.int64, device=state.guesses.device)
+    tokens = torch.empty(requests, 4, dtype=torch.int64, device=state.guesses.device)
+    narrow_rows_1_kernel[(requests,)](
         state.guesses,
         state.parents,
         state.bonus_token,
@@ -190,7 +190,7 @@ def narrow_rows_2_kernel(
     w: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     lane = tl.arange(0, BLOCK)
     gained = tl.load(gained_ptr + row * w + lane, mask=lane < w, other=-1)
     accept_len = tl.load(accept_len_ptr + row)
@@ -208,9 +208,9 @@ def narrow_rows_2_kernel(
 
 def narrow_rows_2(state: Device, gained: Tensor, accept_len: Tensor) -> Tensor:
     """Launch narrow_rows_2_kernel, one program a request."""
-    rows = gained.shape[0]
-    starts = torch.empty(rows, dtype=torch.int64, device=gained.device)
-    narrow_rows_2_kernel[(rows,)](
+    requests = gained.shape[0]
+    starts = torch.empty(requests, dtype=torch.int64, device=gained.device)
+    narrow_rows_2_kernel[(requests,)](
         gained,
         accept_len,
         state.seq_lens,
@@ -235,7 +235,7 @@ def single_rows_1_kernel(
     W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     lane = tl.arange(0, BLOCK)
     drawn = tl.load(drawn_ptr + row * 1 + lane, mask=lane < 1, other=-1)
     seq_lens = tl.load(seq_lens_ptr + row)
@@ -249,8 +249,8 @@ def single_rows_1_kernel(
 
 def single_rows_1(state: Device, drawn: Tensor) -> None:
     """Launch single_rows_1_kernel, one program a request."""
-    rows = drawn.shape[0]
-    single_rows_1_kernel[(rows,)](
+    requests = drawn.shape[0]
+    single_rows_1_kernel[(requests,)](
         drawn,
         state.seq_lens,
         state.output_tokens,

@@ -48,7 +48,7 @@ def rows_1_kernel(
     W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     lane = tl.arange(0, BLOCK)
     verified = tl.load(verified_ptr + row * 1 + lane, mask=lane < 1, other=-1)
     seq_lens = tl.load(seq_lens_ptr + row)
@@ -61,8 +61,8 @@ def rows_1_kernel(
 
 def rows_1(state: Device, verified: Tensor) -> None:
     """Launch rows_1_kernel, one program a request."""
-    rows = verified.shape[0]
-    rows_1_kernel[(rows,)](
+    requests = verified.shape[0]
+    rows_1_kernel[(requests,)](
         verified,
         state.seq_lens,
         state.output_tokens,

@@ -52,7 +52,7 @@ def rows_1_kernel(
     seq_lens_ptr,  # B
     behind_out_ptr,  # B, written
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     seq_lens = tl.load(seq_lens_ptr + row)
     behind = seq_lens - 1
     tl.store(behind_out_ptr + row, behind)
@@ -60,9 +60,9 @@ def rows_1_kernel(
 
 def rows_1(state: Device) -> Tensor:
     """Launch rows_1_kernel, one program a request."""
-    rows = state.seq_lens.shape[0]
-    behind = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
-    rows_1_kernel[(rows,)](
+    requests = state.seq_lens.shape[0]
+    behind = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
+    rows_1_kernel[(requests,)](
         state.seq_lens,
         behind,
     )
@@ -80,7 +80,7 @@ def rows_2_kernel(
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     find_best(logits_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -90,12 +90,12 @@ def rows_2_kernel(
 
 def rows_2(state: Device, logits: Tensor) -> Tensor:
     """Launch rows_2_kernel, PARTS programs a request."""
-    rows = logits.shape[0]
+    requests = logits.shape[0]
     logits = logits.contiguous()
-    best = torch.empty(rows, PARTS, device=logits.device)
+    best = torch.empty(requests, PARTS, device=logits.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    guess = torch.empty(rows, dtype=torch.int64, device=logits.device)
-    rows_2_kernel[(rows, PARTS)](
+    guess = torch.empty(requests, dtype=torch.int64, device=logits.device)
+    rows_2_kernel[(requests, PARTS)](
         logits,
         best,
         words,
@@ -113,7 +113,7 @@ def rows_3_kernel(
     seq_lens_ptr,  # B
     position_out_ptr,  # B, written
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     seq_lens = tl.load(seq_lens_ptr + row)
     position = seq_lens + 1
     tl.store(position_out_ptr + row, position)
@@ -121,9 +121,9 @@ def rows_3_kernel(
 
 def rows_3(state: Device) -> Tensor:
     """Launch rows_3_kernel, one program a request."""
-    rows = state.seq_lens.shape[0]
-    position = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
-    rows_3_kernel[(rows,)](
+    requests = state.seq_lens.shape[0]
+    position = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
+    rows_3_kernel[(requests,)](
         state.seq_lens,
         position,
     )
@@ -141,7 +141,7 @@ def rows_4_kernel(
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     find_best(logits_2_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -151,12 +151,12 @@ def rows_4_kernel(
 
 def rows_4(state: Device, logits_2: Tensor) -> Tensor:
     """Launch rows_4_kernel, PARTS programs a request."""
-    rows = logits_2.shape[0]
+    requests = logits_2.shape[0]
     logits_2 = logits_2.contiguous()
-    best = torch.empty(rows, PARTS, device=logits_2.device)
+    best = torch.empty(requests, PARTS, device=logits_2.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    guess_2 = torch.empty(rows, dtype=torch.int64, device=logits_2.device)
-    rows_4_kernel[(rows, PARTS)](
+    guess_2 = torch.empty(requests, dtype=torch.int64, device=logits_2.device)
+    rows_4_kernel[(requests, PARTS)](
         logits_2,
         best,
         words,
@@ -174,7 +174,7 @@ def rows_5_kernel(
     seq_lens_ptr,  # B
     position_2_out_ptr,  # B, written
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     seq_lens = tl.load(seq_lens_ptr + row)
     position_2 = seq_lens + 2
     tl.store(position_2_out_ptr + row, position_2)
@@ -182,9 +182,9 @@ def rows_5_kernel(
 
 def rows_5(state: Device) -> Tensor:
     """Launch rows_5_kernel, one program a request."""
-    rows = state.seq_lens.shape[0]
-    position_2 = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
-    rows_5_kernel[(rows,)](
+    requests = state.seq_lens.shape[0]
+    position_2 = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
+    rows_5_kernel[(requests,)](
         state.seq_lens,
         position_2,
     )
@@ -209,7 +209,7 @@ def rows_6_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     find_best(logits_3_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -231,13 +231,13 @@ def rows_6(
     state: Device, logits_3: Tensor, guess: Tensor, guess_2: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Launch rows_6_kernel, PARTS programs a request."""
-    rows = guess.shape[0]
+    requests = guess.shape[0]
     logits_3 = logits_3.contiguous()
-    best = torch.empty(rows, PARTS, device=guess.device)
+    best = torch.empty(requests, PARTS, device=guess.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    guesses = torch.empty(rows, 3, dtype=torch.int64, device=guess.device)
-    tokens = torch.empty(rows, 4, dtype=torch.int64, device=guess.device)
-    rows_6_kernel[(rows, PARTS)](
+    guesses = torch.empty(requests, 3, dtype=torch.int64, device=guess.device)
+    tokens = torch.empty(requests, 4, dtype=torch.int64, device=guess.device)
+    rows_6_kernel[(requests, PARTS)](
         logits_3,
         best,
         words,
@@ -276,7 +276,7 @@ def rows_7_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     for i in range(W):
         at = row * W + i
@@ -300,11 +300,11 @@ def rows_7_kernel(
 
 def rows_7(state: Device, logits_4: Tensor, guesses: Tensor) -> None:
     """Launch rows_7_kernel, PARTS programs a request."""
-    rows = guesses.shape[0]
+    requests = guesses.shape[0]
     logits_4 = logits_4.contiguous()
-    best = torch.empty(rows * 4, PARTS, device=guesses.device)
+    best = torch.empty(requests * 4, PARTS, device=guesses.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    rows_7_kernel[(rows, PARTS)](
+    rows_7_kernel[(requests, PARTS)](
         logits_4,
         best,
         words,

@@ -43,7 +43,7 @@ def rows_1_kernel(
     seq_lens_ptr,  # B
     behind_out_ptr,  # B, written
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     seq_lens = tl.load(seq_lens_ptr + row)
     behind = seq_lens - 1
     tl.store(behind_out_ptr + row, behind)
@@ -51,9 +51,9 @@ def rows_1_kernel(
 
 def rows_1(state: Device) -> Tensor:
     """Launch rows_1_kernel, one program a request."""
-    rows = state.seq_lens.shape[0]
-    behind = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
-    rows_1_kernel[(rows,)](
+    requests = state.seq_lens.shape[0]
+    behind = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
+    rows_1_kernel[(requests,)](
         state.seq_lens,
         behind,
     )
@@ -65,7 +65,7 @@ def rows_2_kernel(
     seq_lens_ptr,  # B
     position_out_ptr,  # B, written
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     seq_lens = tl.load(seq_lens_ptr + row)
     position = seq_lens + 1
     tl.store(position_out_ptr + row, position)
@@ -73,9 +73,9 @@ def rows_2_kernel(
 
 def rows_2(state: Device) -> Tensor:
     """Launch rows_2_kernel, one program a request."""
-    rows = state.seq_lens.shape[0]
-    position = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
-    rows_2_kernel[(rows,)](
+    requests = state.seq_lens.shape[0]
+    position = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
+    rows_2_kernel[(requests,)](
         state.seq_lens,
         position,
     )
@@ -87,7 +87,7 @@ def rows_3_kernel(
     seq_lens_ptr,  # B
     position_2_out_ptr,  # B, written
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     seq_lens = tl.load(seq_lens_ptr + row)
     position_2 = seq_lens + 2
     tl.store(position_2_out_ptr + row, position_2)
@@ -95,9 +95,9 @@ def rows_3_kernel(
 
 def rows_3(state: Device) -> Tensor:
     """Launch rows_3_kernel, one program a request."""
-    rows = state.seq_lens.shape[0]
-    position_2 = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
-    rows_3_kernel[(rows,)](
+    requests = state.seq_lens.shape[0]
+    position_2 = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
+    rows_3_kernel[(requests,)](
         state.seq_lens,
         position_2,
     )
@@ -113,7 +113,7 @@ def rows_4_kernel(
     K: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     lane = tl.arange(0, BLOCK)
     guess = tl.load(guess_ptr + row)
     guess_2 = tl.load(guess_2_ptr + row)
@@ -127,9 +127,9 @@ def rows_4_kernel(
 
 def rows_4(guess: Tensor, guess_2: Tensor, guess_3: Tensor) -> Tensor:
     """Launch rows_4_kernel, one program a request."""
-    rows = guess.shape[0]
-    guesses = torch.empty(rows, 3, dtype=torch.int64, device=guess.device)
-    rows_4_kernel[(rows,)](
+    requests = guess.shape[0]
+    guesses = torch.empty(requests, 3, dtype=torch.int64, device=guess.device)
+    rows_4_kernel[(requests,)](
         guess,
         guess_2,
         guess_3,
@@ -149,7 +149,7 @@ def rows_5_kernel(
     W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     lane = tl.arange(0, BLOCK)
     guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
     bonus_token = tl.load(bonus_token_ptr + row)
@@ -159,9 +159,9 @@ def rows_5_kernel(
 
 def rows_5(state: Device, guesses: Tensor) -> Tensor:
     """Launch rows_5_kernel, one program a request."""
-    rows = guesses.shape[0]
-    tokens = torch.empty(rows, 4, dtype=torch.int64, device=guesses.device)
-    rows_5_kernel[(rows,)](
+    requests = guesses.shape[0]
+    tokens = torch.empty(requests, 4, dtype=torch.int64, device=guesses.device)
+    rows_5_kernel[(requests,)](
         guesses,
         state.bonus_token,
         tokens,
@@ -184,7 +184,7 @@ def rows_6_kernel(
     W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     lane = tl.arange(0, BLOCK)
     gained = tl.load(gained_ptr + row * W + lane, mask=lane < W, other=-1)
     accept_len = tl.load(accept_len_ptr + row)
@@ -202,8 +202,8 @@ def rows_6_kernel(
 
 def rows_6(state: Device, gained: Tensor, accept_len: Tensor) -> None:
     """Launch rows_6_kernel, one program a request."""
-    rows = gained.shape[0]
-    rows_6_kernel[(rows,)](
+    requests = gained.shape[0]
+    rows_6_kernel[(requests,)](
         gained,
         accept_len,
         state.bonus_token,

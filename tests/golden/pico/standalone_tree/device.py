@@ -14,24 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from specflow.kernels.device import (
-    branch,
-    follow,
-    grow_tree,
-    likeliest,
-    ranks,
-    roots,
-    select_tree,
-    tree_arrays,
-)
-from specflow.kernels.rows_triton import (
-    accept_tree,
-    hold,
-    mask_rejected,
-    take_last,
-    take_path,
-    window,
-)
+from specflow.kernels.device import choose_tree, grow_level, likeliest, plant
+from specflow.kernels.rows_triton import accept_tree, hold, mask_rejected, take_last, take_path
 from specflow.kernels.vocab_triton import arrived_last, best_of_rows, find_best
 from specflow.models.protocols import Draft, Target
 
@@ -63,7 +47,7 @@ def rows_1_kernel(
     seq_lens_ptr,  # B
     root_out_ptr,  # B, written
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     seq_lens = tl.load(seq_lens_ptr + row)
     root = seq_lens + 1
     tl.store(root_out_ptr + row, root)
@@ -71,9 +55,9 @@ def rows_1_kernel(
 
 def rows_1(state: Device) -> Tensor:
     """Launch rows_1_kernel, one program a request."""
-    rows = state.seq_lens.shape[0]
-    root = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
-    rows_1_kernel[(rows,)](
+    requests = state.seq_lens.shape[0]
+    root = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
+    rows_1_kernel[(requests,)](
         state.seq_lens,
         root,
     )
@@ -85,7 +69,7 @@ def rows_2_kernel(
     seq_lens_ptr,  # B
     root_2_out_ptr,  # B, written
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     seq_lens = tl.load(seq_lens_ptr + row)
     root_2 = seq_lens + 1
     tl.store(root_2_out_ptr + row, root_2)
@@ -93,9 +77,9 @@ def rows_2_kernel(
 
 def rows_2(state: Device) -> Tensor:
     """Launch rows_2_kernel, one program a request."""
-    rows = state.seq_lens.shape[0]
-    root_2 = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
-    rows_2_kernel[(rows,)](
+    requests = state.seq_lens.shape[0]
+    root_2 = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
+    rows_2_kernel[(requests,)](
         state.seq_lens,
         root_2,
     )
@@ -104,38 +88,6 @@ def rows_2(state: Device) -> Tensor:
 
 @triton.jit
 def rows_3_kernel(
-    guesses_ptr,  # B, K
-    bonus_token_ptr,  # B
-    tokens_out_ptr,  # B, W, written
-    K: tl.constexpr,
-    W: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    row = tl.program_id(0)
-    lane = tl.arange(0, BLOCK)
-    guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
-    bonus_token = tl.load(bonus_token_ptr + row)
-    tokens = window(bonus_token, guesses, lane)
-    tl.store(tokens_out_ptr + row * W + lane, tokens, mask=lane < W)
-
-
-def rows_3(state: Device, guesses: Tensor) -> Tensor:
-    """Launch rows_3_kernel, one program a request."""
-    rows = guesses.shape[0]
-    tokens = torch.empty(rows, 8, dtype=torch.int64, device=guesses.device)
-    rows_3_kernel[(rows,)](
-        guesses,
-        state.bonus_token,
-        tokens,
-        K=7,
-        W=8,
-        BLOCK=8,
-    )
-    return tokens
-
-
-@triton.jit
-def rows_4_kernel(
     logits_3_ptr,  # B, W, V
     best_ptr,
     words_ptr,
@@ -157,7 +109,7 @@ def rows_4_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     for i in range(W):
         at = row * W + i
@@ -183,19 +135,19 @@ def rows_4_kernel(
         tl.store(starts_out_ptr + row, starts)
 
 
-def rows_4(
+def rows_3(
     state: Device, logits_3: Tensor, guesses: Tensor, parents: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Launch rows_4_kernel, PARTS programs a request."""
-    rows = guesses.shape[0]
+    """Launch rows_3_kernel, PARTS programs a request."""
+    requests = guesses.shape[0]
     logits_3 = logits_3.contiguous()
-    best = torch.empty(rows * 8, PARTS, device=guesses.device)
+    best = torch.empty(requests * 8, PARTS, device=guesses.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    path = torch.empty(rows, 8, dtype=torch.int64, device=guesses.device)
-    accept_len = torch.empty(rows, dtype=torch.int64, device=guesses.device)
-    gained = torch.empty(rows, 8, dtype=torch.int64, device=guesses.device)
-    starts = torch.empty(rows, dtype=torch.int64, device=guesses.device)
-    rows_4_kernel[(rows, PARTS)](
+    path = torch.empty(requests, 8, dtype=torch.int64, device=guesses.device)
+    accept_len = torch.empty(requests, dtype=torch.int64, device=guesses.device)
+    gained = torch.empty(requests, 8, dtype=torch.int64, device=guesses.device)
+    starts = torch.empty(requests, dtype=torch.int64, device=guesses.device)
+    rows_3_kernel[(requests, PARTS)](
         logits_3,
         best,
         words,
@@ -221,64 +173,89 @@ def rows_4(
 
 
 @triton.jit
-def rows_5_kernel(
+def rows_4_kernel(
     starts_ptr,  # B
     at_out_ptr,  # B, written
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     starts = tl.load(starts_ptr + row)
     at = starts + 1
     tl.store(at_out_ptr + row, at)
 
 
-def rows_5(starts: Tensor) -> Tensor:
-    """Launch rows_5_kernel, one program a request."""
-    rows = starts.shape[0]
-    at = torch.empty(rows, dtype=torch.int64, device=starts.device)
-    rows_5_kernel[(rows,)](
+def rows_4(starts: Tensor) -> Tensor:
+    """Launch rows_4_kernel, one program a request."""
+    requests = starts.shape[0]
+    at = torch.empty(requests, dtype=torch.int64, device=starts.device)
+    rows_4_kernel[(requests,)](
         starts,
         at,
     )
     return at
 
 
+@triton.jit
+def rows_5_kernel(
+    words_3_ptr,  # B, T
+    scores_3_ptr,  # B, T
+    first_words_ptr,  # B, T, written
+    first_scores_ptr,  # B, T, written
+    T: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    lane = tl.arange(0, BLOCK)
+    words_3 = tl.load(words_3_ptr + row * T + lane, mask=lane < T, other=-1)
+    scores_3 = tl.load(scores_3_ptr + row * T + lane, mask=lane < T, other=-1)
+    tl.store(first_words_ptr + row * T + lane, words_3, mask=lane < T)
+    tl.store(first_scores_ptr + row * T + lane, scores_3, mask=lane < T)
+
+
+def rows_5(state: Device, words_3: Tensor, scores_3: Tensor) -> None:
+    """Launch rows_5_kernel, one program a request."""
+    requests = words_3.shape[0]
+    rows_5_kernel[(requests,)](
+        words_3,
+        scores_3,
+        state.first_words,
+        state.first_scores,
+        T=3,
+        BLOCK=8,
+    )
+
+
 def step(target: Target, drafter: Draft, state: Device) -> None:
-    """One captured step: all guesses are verified. 21 launches outside the forwards."""
-    kept = ranks(state.first_words)  # [B, T]
-    sees = roots(state.first_words, NUM_STEPS)  # [B, T, R]
+    """One captured step: all guesses are verified. 11 launches outside the forwards."""
+    kept, sees = plant(state.first_words, NUM_STEPS)  # [B, T], [B, T, R]
     root = rows_1(state)  # [B]
     logits = drafter.grow(state.first_words, root, sees, 1)  # [B, T, V]
-    children, chances = likeliest(logits, TOPK)  # [B, T, T], [B, T, T]
-    scores, kept_2, offered = grow_tree(state.first_scores, chances)  # [B, T], [B, T], [B, T*T]
-    words, lanes, spoken = follow(children, kept_2)  # [B, T], [B, T], [B, T*T]
-    sees_2 = branch(sees, lanes, 1)  # [B, T, R]
+    # shapes given: [B, T], [B, T], [B, T*T], [B, T], [B, T*T], [B, T, R]
+    scores, kept_2, offered, words, spoken, sees_2 = grow_level(
+        state.first_scores, logits, sees=sees, level=1
+    )
     root_2 = rows_2(state)  # [B]
     logits_2 = drafter.grow(words, root_2, sees_2, 2)  # [B, T, V]
-    children_2, chances_2 = likeliest(logits_2, TOPK)  # [B, T, T], [B, T, T]
-    _scores_2, kept_3, offered_2 = grow_tree(scores, chances_2)  # [B, T], [B, T], [B, T*T]
-    _words_2, lanes_2, spoken_2 = follow(children_2, kept_3)  # [B, T], [B, T], [B, T*T]
-    _sees_3 = branch(sees_2, lanes_2, 2)  # [B, T, R]
-    # shapes given: [B, K], [B, K]
-    guesses, parents = select_tree(
+    # shapes given: [B, T], [B, T], [B, T*T], [B, T], [B, T*T]
+    _scores_2, kept_3, offered_2, _words_2, spoken_2 = grow_level(scores, logits_2)
+    # shapes given: [B, K], [B, K], [B, W], [B, W], [B, W, W]
+    guesses, parents, tokens, depths, sees_4 = choose_tree(
         [state.first_scores, offered, offered_2],
         [state.first_words, spoken, spoken_2],
         [kept, kept_2, kept_3],
         NUM_DRAFT_TOKENS,
+        state.bonus_token,
     )
-    tokens = rows_3(state, guesses)  # [B, W]
-    depths, sees_4 = tree_arrays(parents)  # [B, W], [B, W, W]
     logits_3 = target.verify_tree(tokens, state.seq_lens, depths, sees_4)  # [B, W, V]
     # shapes given: [B, W], [B], [B, W], [B]
-    path, accept_len, gained, starts = rows_4(state, logits_3, guesses, parents)
+    path, accept_len, gained, starts = rows_3(state, logits_3, guesses, parents)
     target.move_accepted(path, starts)
-    at = rows_5(starts)  # [B]
+    at = rows_4(starts)  # [B]
     logits_4 = drafter.extend(gained, at, accept_len)  # [B, V]
     words_3, scores_3 = likeliest(logits_4, TOPK)  # [B, T], [B, T]
-    state.first_words.copy_(words_3)
-    state.first_scores.copy_(scores_3)
+    rows_5(state, words_3, scores_3)
 
 
 VARIANTS = {
     "tree": step,
 }
-LAUNCHES = {"tree": 21}
+LAUNCHES = {"tree": 11}

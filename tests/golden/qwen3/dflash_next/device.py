@@ -58,7 +58,7 @@ def rows_1_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     for i in range(K):
         at = row * K + i
@@ -74,13 +74,13 @@ def rows_1_kernel(
 
 def rows_1(state: Device, base: Tensor) -> tuple[Tensor, Tensor]:
     """Launch rows_1_kernel, PARTS programs a request."""
-    rows = state.bonus_token.shape[0]
+    requests = state.bonus_token.shape[0]
     base = base.contiguous()
-    best = torch.empty(rows * 7, PARTS, device=state.bonus_token.device)
+    best = torch.empty(requests * 7, PARTS, device=state.bonus_token.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    guesses = torch.empty(rows, 7, dtype=torch.int64, device=state.bonus_token.device)
-    tokens = torch.empty(rows, 8, dtype=torch.int64, device=state.bonus_token.device)
-    rows_1_kernel[(rows, PARTS)](
+    guesses = torch.empty(requests, 7, dtype=torch.int64, device=state.bonus_token.device)
+    tokens = torch.empty(requests, 8, dtype=torch.int64, device=state.bonus_token.device)
+    rows_1_kernel[(requests, PARTS)](
         base,
         best,
         words,
@@ -117,7 +117,7 @@ def rows_2_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     for i in range(W):
         at = row * W + i
@@ -140,12 +140,12 @@ def rows_2_kernel(
 
 def rows_2(state: Device, logits: Tensor, guesses: Tensor) -> Tensor:
     """Launch rows_2_kernel, PARTS programs a request."""
-    rows = guesses.shape[0]
+    requests = guesses.shape[0]
     logits = logits.contiguous()
-    best = torch.empty(rows * 8, PARTS, device=guesses.device)
+    best = torch.empty(requests * 8, PARTS, device=guesses.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    starts = torch.empty(rows, dtype=torch.int64, device=guesses.device)
-    rows_2_kernel[(rows, PARTS)](
+    starts = torch.empty(requests, dtype=torch.int64, device=guesses.device)
+    rows_2_kernel[(requests, PARTS)](
         logits,
         best,
         words,

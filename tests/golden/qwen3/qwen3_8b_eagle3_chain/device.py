@@ -63,7 +63,7 @@ def rows_1_kernel(
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     find_best(logits_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -77,13 +77,13 @@ def rows_1_kernel(
 
 def rows_1(state: Device, drafter: Draft, logits: Tensor) -> tuple[Tensor, Tensor]:
     """Launch rows_1_kernel, PARTS programs a request."""
-    rows = state.seq_lens.shape[0]
+    requests = state.seq_lens.shape[0]
     logits = logits.contiguous()
-    best = torch.empty(rows, PARTS, device=state.seq_lens.device)
+    best = torch.empty(requests, PARTS, device=state.seq_lens.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    guess = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
-    position = torch.empty(rows, dtype=torch.int64, device=state.seq_lens.device)
-    rows_1_kernel[(rows, PARTS)](
+    guess = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
+    position = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
+    rows_1_kernel[(requests, PARTS)](
         logits,
         best,
         words,
@@ -118,7 +118,7 @@ def rows_2_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     find_best(logits_2_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -139,13 +139,13 @@ def rows_2_kernel(
 
 def rows_2(state: Device, drafter: Draft, logits_2: Tensor, guess: Tensor) -> tuple[Tensor, Tensor]:
     """Launch rows_2_kernel, PARTS programs a request."""
-    rows = guess.shape[0]
+    requests = guess.shape[0]
     logits_2 = logits_2.contiguous()
-    best = torch.empty(rows, PARTS, device=guess.device)
+    best = torch.empty(requests, PARTS, device=guess.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    guesses = torch.empty(rows, 3, dtype=torch.int64, device=guess.device)
-    tokens = torch.empty(rows, 4, dtype=torch.int64, device=guess.device)
-    rows_2_kernel[(rows, PARTS)](
+    guesses = torch.empty(requests, 3, dtype=torch.int64, device=guess.device)
+    tokens = torch.empty(requests, 4, dtype=torch.int64, device=guess.device)
+    rows_2_kernel[(requests, PARTS)](
         logits_2,
         best,
         words,
@@ -187,7 +187,7 @@ def rows_3_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     for i in range(W):
         at = row * W + i
@@ -212,14 +212,14 @@ def rows_3_kernel(
 
 def rows_3(state: Device, logits_3: Tensor, guesses: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Launch rows_3_kernel, PARTS programs a request."""
-    rows = guesses.shape[0]
+    requests = guesses.shape[0]
     logits_3 = logits_3.contiguous()
-    best = torch.empty(rows * 4, PARTS, device=guesses.device)
+    best = torch.empty(requests * 4, PARTS, device=guesses.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    verified = torch.empty(rows, 4, dtype=torch.int64, device=guesses.device)
-    accept_len = torch.empty(rows, dtype=torch.int64, device=guesses.device)
-    starts = torch.empty(rows, dtype=torch.int64, device=guesses.device)
-    rows_3_kernel[(rows, PARTS)](
+    verified = torch.empty(requests, 4, dtype=torch.int64, device=guesses.device)
+    accept_len = torch.empty(requests, dtype=torch.int64, device=guesses.device)
+    starts = torch.empty(requests, dtype=torch.int64, device=guesses.device)
+    rows_3_kernel[(requests, PARTS)](
         logits_3,
         best,
         words,
@@ -257,7 +257,7 @@ def rows_4_kernel(
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
     part = tl.program_id(1)
     find_best(logits_4_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -269,12 +269,12 @@ def rows_4_kernel(
 
 def rows_4(state: Device, drafter: Draft, logits_4: Tensor, standing: Tensor) -> None:
     """Launch rows_4_kernel, PARTS programs a request."""
-    rows = logits_4.shape[0]
+    requests = logits_4.shape[0]
     logits_4 = logits_4.contiguous()
-    best = torch.empty(rows, PARTS, device=logits_4.device)
+    best = torch.empty(requests, PARTS, device=logits_4.device)
     words = torch.empty_like(best, dtype=torch.int64)
     standing = standing.contiguous()
-    rows_4_kernel[(rows, PARTS)](
+    rows_4_kernel[(requests, PARTS)](
         logits_4,
         best,
         words,
