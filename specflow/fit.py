@@ -26,12 +26,12 @@ what does not fit is known before any weight is read. Weights and KV are counted
 over `run.max_length` and what a step touches beyond, a draft's as much of it as its window keeps.
 
 ## Example
-```
+```sh
 specflow validate pico/standalone run.batch_size=64 --memory 256MiB
 ```
 
 Use instead:
-```
+```sh
 specflow validate pico/standalone run.batch_size=32 --memory 256MiB
 ```
 

@@ -21,7 +21,17 @@ def vocabulary_mismatch(r: ResolvedRecipe) -> Iterator[Finding]:
     and harmless; the other way round the first such token ends the run.
 
     ## Example
-    A folder whose tokenizer.json has 2,053 tokens beside a config.json with `vocab_size: 2048`.
+    The tokenizer.json of `tiny-larger-words` has 25 tokens, its model a row for 20 of them.
+    ```yaml
+    target: {model: tiny-larger-words}
+    draft: {algorithm: NGRAM}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: NGRAM}
+    ```
 
     ## Fix
     Take tokenizer and weights from one checkpoint.
@@ -50,7 +60,17 @@ def tokenizer_mismatch(r: ResolvedRecipe) -> Iterator[Finding]:
     without a tokenizer of its own, as most EAGLE checkpoints are, is taken to speak the target's.
 
     ## Example
-    A draft of another model family beside the target.
+    The tokenizer of `tiny-swapped` has another first token than the target's.
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: STANDALONE, model: tiny-swapped}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: STANDALONE, model: tiny-llama}
+    ```
 
     ## Fix
     Name a draft of the target's family, with the same tokenizer.json.
@@ -103,7 +123,17 @@ def unreadable_checkpoint(r: ResolvedRecipe) -> Iterator[Finding]:
     download is told from its header and its size.
 
     ## Example
-    A folder that holds `pytorch_model.bin` and no safetensors file.
+    The folder of `tiny-pickle` holds `pytorch_model.bin` and no safetensors file.
+    ```yaml
+    target: {model: tiny-pickle}
+    draft: {algorithm: NGRAM}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: NGRAM}
+    ```
 
     ## Fix
     Download the checkpoint again, or convert it to safetensors.

@@ -143,7 +143,17 @@ def ill_fitting_draft(r: ResolvedRecipe) -> Iterator[Finding]:
     anything loads; so is the number of layers that the draft says it reads.
 
     ## Example
-    A checkpoint with an `lm_head` of 32,000 rows and no `d2t`, beside a target of 128,256 tokens.
+    `tiny-eagle3-no-map` has a head of 5 rows and no `d2t`, beside a target of 20 tokens.
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3-no-map}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3}
+    ```
 
     ## Fix
     Name a draft that was made for this target, or download it again.
@@ -249,8 +259,18 @@ def recurrent_target(r: ResolvedRecipe) -> Iterator[Finding]:
     and running on would corrupt the text while acceptance looks healthy.
 
     ## Example
-    A target whose config.json says `model_type: qwen3_next`, `kimi_linear` or `nemotron_h`, or
-    lists `linear_attention` among its `layer_types`, beside any draft.
+    The config.json of `tiny-qwen3-next` says `model_type: qwen3_next`; `kimi_linear`, `nemotron_h`
+    and `linear_attention` among the `layer_types` say the same.
+    ```yaml
+    target: {model: tiny-qwen3-next}
+    draft: {algorithm: NGRAM}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: NGRAM}
+    ```
 
     ## Fix
     Run it on an engine, or name another target. Its plain decoding is not driven here either.
@@ -270,7 +290,17 @@ def recurrent_draft(r: ResolvedRecipe) -> Iterator[Finding]:
     guesses too, and cannot be rolled back.
 
     ## Example
-    A draft model whose config.json says `model_type: qwen3_5`.
+    The draft model's config.json says `model_type: qwen3_next`.
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: STANDALONE, model: tiny-qwen3-next}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: STANDALONE, model: tiny-llama}
+    ```
 
     ## Fix
     Name a draft model whose layers are all attention.

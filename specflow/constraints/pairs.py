@@ -124,8 +124,18 @@ def borrowed_head(r: ResolvedRecipe) -> Iterator[Finding]:
     target's head; and an engine may leave a head that it misses as random as it was made.
 
     ## Example
-    A checkpoint with `fc.weight` and one layer, no `lm_head.weight`, and a `draft_vocab_size` of
-    the target's own vocabulary.
+    `tiny-eagle3-no-head` has `fc.weight`, a layer and the target's own vocabulary, and no
+    `lm_head.weight`.
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3-no-head}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3}
+    ```
 
     ## Fix
     Save the draft with its head; or write `tie_word_embeddings: true` into its config.json where
@@ -189,8 +199,18 @@ def missing_draft_head(r: ResolvedRecipe) -> Iterator[Finding]:
     was made, and accepts nothing, for ever.
 
     ## Example
-    A config.json with `draft_vocab_size: 32000` beside a target of 128,256 tokens, and no
-    `lm_head.weight`.
+    The config.json of `tiny-eagle3-lost-head` has a `draft_vocab_size` below the target's
+    vocabulary, and its weights no `lm_head.weight`.
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3-lost-head}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3}
+    ```
 
     ## Fix
     Take the checkpoint that has the head; or write the target's vocabulary as `draft_vocab_size`
@@ -221,8 +241,18 @@ def packed_without_config(r: ResolvedRecipe) -> Iterator[Finding]:
     `quantization_config` in config.json.
 
     ## Example
-    A draft whose tensors are `qweight`, `qzeros` and `scales`, and whose config.json has no
-    `quantization_config`.
+    The tensors of `tiny-eagle3-packed` are `qweight`, `qzeros` and `scales`, and its config.json
+    has no `quantization_config`.
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3-packed}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3}
+    ```
 
     ## Fix
     Take config.json from the quantised checkpoint, or the weights from the one that is not.
@@ -249,8 +279,18 @@ def quantised_weights(r: ResolvedRecipe) -> Iterator[Finding]:
     recipe for an engine that does may name them all the same.
 
     ## Example
-    A target with `quantization_config` in its config.json, and weights of F8_E4M3 beside
-    `weight_scale_inv`.
+    The config.json of `tiny-eagle3-quantised` has a `quantization_config`, and its weights are
+    whole numbers and scales.
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3-quantised}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3}
+    ```
 
     ## Fix
     Name the checkpoint that is not quantised, or say with `allow` that an engine runs it.
@@ -287,7 +327,19 @@ def draft_context_shorter(r: ResolvedRecipe) -> Iterator[Finding]:
     stays right, and from there on speculation costs more than it gains. Nothing else tells.
 
     ## Example
-    A draft whose config.json says `max_position_embeddings: 2048`, and `run.max_length: 8192`.
+    `tiny-eagle3-short` has a `max_position_embeddings` below `run.max_length`.
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3-short}
+    run: {max_length: 64}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3-short}
+    run: {max_length: 16}
+    ```
 
     ## Fix
     Lower `run.max_length`, name a draft that was made for long texts, or expect it with `allow`.
@@ -314,8 +366,17 @@ def rope_mismatch(r: ResolvedRecipe) -> Iterator[Finding]:
     model by itself is fine. Another base of the angles alone is a draft's own choice.
 
     ## Example
-    A target with `rope_scaling: {rope_type: yarn, factor: 4.0}` in its config.json, and a draft
-    with the same `rope_theta` and no scaling.
+    The config.json of `tiny-yarn` stretches its positions by `rope_scaling`; its draft's does not.
+    ```yaml
+    target: {model: tiny-yarn}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3-unscaled}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3-unscaled}
+    ```
 
     ## Fix
     Write the target's `rope_scaling` into the draft's config.json where it was trained with it;
@@ -346,7 +407,17 @@ def map_without_offsets(r: ResolvedRecipe) -> Iterator[Finding]:
     like that was made and never filled.
 
     ## Example
-    A `d2t` of 32,000 zeros beside a target of 128,256 tokens.
+    The `d2t` of `tiny-eagle3-empty-map` is all zeros.
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3-empty-map}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3}
+    ```
 
     ## Fix
     Take the map from the training run that made the draft.
@@ -373,7 +444,18 @@ def fewer_mtp_layers(r: ResolvedRecipe) -> Iterator[Finding]:
     Where one is left the draft runs, and an engine that asks for the others does not start.
 
     ## Example
-    A config.json with `num_nextn_predict_layers: 3`, and weights that hold the first of them.
+    The config.json of `tiny-one-of-two-mtp` declares two such layers; its weights hold one.
+    ```yaml
+    target: {model: tiny-one-of-two-mtp}
+    draft: {algorithm: NEXTN}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-one-of-two-mtp}
+    draft: {algorithm: NEXTN}
+    allow: {SF019: the one layer is enough here}
+    ```
 
     ## Fix
     Take the whole checkpoint, or correct its config.json.

@@ -200,7 +200,17 @@ def more_branches_than_words(r: ResolvedRecipe) -> Iterator[Finding]:
     The branches of a step are its likeliest words, each another one.
 
     ## Example
-    A draft with a head of 8 rows, and `topk: 16`.
+    The head of `tiny-eagle3` has 5 rows.
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3, topk: 6}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3, topk: 4}
+    ```
 
     ## Fix
     Lower `draft.topk`.

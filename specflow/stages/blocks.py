@@ -290,7 +290,17 @@ def pickled_mask(r: ResolvedRecipe) -> Iterator[Finding]:
     right; fewer guesses hold.
 
     ## Example
-    A draft whose folder holds `mask_embedding.pt` beside its safetensors.
+    The folder of `tiny-dspark-pickle` holds `mask_embedding.pt` beside its safetensors.
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: DSPARK, model: tiny-dspark-pickle}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: DSPARK, model: tiny-dspark}
+    ```
 
     ## Fix
     Name a draft that needs none, or convert it into the draft's own embedding (`embed_tokens`, with
