@@ -448,7 +448,7 @@ def foreign_draft(r: ResolvedRecipe) -> Iterator[Finding]:
 def _unknown_draft(r: ResolvedRecipe, stage: DraftStage) -> Iterator[Finding]:
     """A draft that is of no known kind, where enough of it could be read to say so."""
     draft, net = r.facts["draft"], r.facts.net
-    if not draft.tensors or net.problem is not None:
+    if not draft.model or draft.problem is not None or net.problem is not None:
         return
     if _runs_a_model(stage) and not (draft.layers and draft.hidden_size):
         return  # a config in words of its own: whether it is whole shows when it loads
