@@ -52,6 +52,7 @@ LAYERS = (
             "facts.py",
             "facts_file.py",
             "deep.py",
+            "hub.py",
             "sizes.py",
             "config_sizes.py",
             "layer_sizes.py",

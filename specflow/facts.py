@@ -538,7 +538,8 @@ def _named(model: str) -> ModelFacts:
     found = published.record(model)
     if found is not None:
         return ModelFacts(model, recorded=published.source(found), **published.model_facts(found))
-    hub = f"; get it from the Hub with `hf download {model} --local-dir FOLDER`"
+    hub = f"; get it from the Hub with `hf download {model} --local-dir FOLDER`, or judge it by "
+    hub += "what the Hub says of it with `specflow validate --hub`"
     raise Refused(
         f"`{model}` does not exist",
         NAME_ONE + (hub if published.is_hub_name(model) else ""),

@@ -43,6 +43,7 @@ LARGEST = 256_000_000  # bytes of a facts file: the words of a few models, and t
 WAY_OUT = "make it anew with `specflow validate RECIPE --write-facts FILE`"
 
 Facts = Mapping[str, Mapping[str, Any]]
+Look = Callable[[str], ModelFacts]
 
 
 def facts_of(model: ModelFacts) -> dict[str, Any] | None:
@@ -112,21 +113,21 @@ def _fault(each: Any) -> str:
     return "" if whole else "no list of files"
 
 
-def reader(facts: Facts) -> Callable[[str], ModelFacts]:
-    """`facts.read`, for the models of a facts file; any other model is read where it is."""
+def reader(facts: Facts, otherwise: Look = read) -> Look:
+    """What models say, by a facts file; any other model is read where it is."""
     made: dict[str, ModelFacts] = {}
 
     def look(model: str) -> ModelFacts:
         if model not in facts:
-            return read(model)
+            return otherwise(model)
         if model not in made:
-            made[model] = read_folder(_folder_of(model, facts), model)
+            made[model] = read_folder(folder_of(model, facts), model)
         return made[model]
 
     return look
 
 
-def _folder_of(model: str, facts: Facts) -> Path:
+def folder_of(model: str, facts: Facts) -> Path:
     """A folder that says of a model, and of the drafts that lie in it, what a facts file says."""
     folder = Path(tempfile.mkdtemp(prefix="specflow-facts-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

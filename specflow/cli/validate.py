@@ -22,8 +22,9 @@ from specflow.cli.common import (
 )
 from specflow.diagnostics import Diagnostic, render, summary
 from specflow.errors import RecipeError, UsageError
-from specflow.facts import Facts, read
+from specflow.facts import Facts, ModelFacts, read
 from specflow.packs import find
+from specflow.published import is_hub_name
 from specflow.recipe import Recipe, ResolvedRecipe
 from specflow.resolve import Look, Reader, facts_of, resolve
 from specflow.stages import DRAFTS
@@ -51,6 +52,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--deep", action="store_true", help="look through the draft's weights too, by a sample"
+    )
+    parser.add_argument(
+        "--hub",
+        action="store_true",
+        help="ask the Hub for the config and headers of models that are not here",
     )
     parser.add_argument(
         "--facts", metavar="FILE", help="what models say of themselves, instead of their folders"
@@ -119,11 +125,23 @@ class _Judged:
 
 def _reader(args: argparse.Namespace) -> Reader:
     """Where models are looked for."""
+
+    def here(model: str) -> ModelFacts:
+        found = read(model)
+        lacking = found.problem is not None and found.problem.kind == "missing"
+        if not is_hub_name(model) or not (lacking or (args.hub and found.recorded)):
+            return found
+        from specflow.hub import reader  # its client takes longer to import than all of this
+
+        looked = hub.setdefault("", reader(read, network=args.hub))
+        return looked(model)
+
+    hub: dict[str, Reader] = {}
     if args.facts is None:
-        return read
+        return here
     from specflow.facts_file import read_facts, reader
 
-    return reader(read_facts(Path(args.facts)))
+    return reader(read_facts(Path(args.facts)), here)
 
 
 def _look(args: argparse.Namespace) -> Look | None:
