@@ -170,8 +170,23 @@ def untrained_weights(r: ResolvedRecipe) -> Iterator[Finding]:
     of every matrix.
 
     ## Example
-    An `lm_head.weight` with a standard deviation of 0.0200 and a kurtosis of 3.00, beside
-    `initializer_range: 0.02` in config.json.
+    The weights of `tiny-eagle3` are zeros.
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3}
+    ```
+    ```sh
+    specflow validate recipe.yaml --deep
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: builtin:pico-llama}
+    draft: {algorithm: EAGLE3, model: builtin:pico-llama-eagle3}
+    ```
+    ```sh
+    specflow validate recipe.yaml --deep
+    ```
 
     ## Fix
     Download the draft again, or convert it again from the training run; where it is untrained on

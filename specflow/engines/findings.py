@@ -20,6 +20,16 @@ An engine holds its arguments to rules of its own, and stops with an exception w
 some of its own making, some by accident, without a word to the user. Which rule it is, and what to
 do, is told here without the engine.
 
+## Example
+```sh
+specflow explain pico/dspark --engine sglang@0.5.23 --platform cpu
+```
+
+Use instead:
+```sh
+specflow explain pico/dspark --engine sglang@0.5.23 --platform h100
+```
+
 ## Fix
 Change the field that the finding names, or the platform (`--platform`).
 """,
@@ -31,6 +41,16 @@ Change the field that the finding names, or the platform (`--platform`).
 ## Why
 What an engine has no flag for, it does in its own way: what it measures then is not what the recipe
 says.
+
+## Example
+```sh
+specflow export pico/dflash_planned --engine sglang@0.5.23
+```
+
+Use instead:
+```sh
+specflow export pico/dflash --engine sglang@0.5.23
+```
 
 ## Fix
 Take the field out, or know that it is not in force there.
@@ -44,6 +64,16 @@ Take the field out, or know that it is not in force there.
 The engine gets to the same place another way: by requests rather than by flags, or by a rule with
 the same law.
 
+## Example
+```sh
+specflow export pico/eagle --engine sglang@0.5.23 sampling.temperature=0.8
+```
+
+Use instead:
+```sh
+specflow export pico/eagle --engine sglang@0.5.23
+```
+
 ## Fix
 Nothing has to be done; the note says what differs.
 """,
@@ -56,6 +86,20 @@ Nothing has to be done; the note says what differs.
 A recipe is about drafting; flags about serving, or about kernels, have no field, and an imported
 recipe does not hold them.
 
+## Example
+```sh
+specflow import --engine sglang@0.5.23 --args "--model-path builtin:pico-llama
+--speculative-algorithm STANDALONE
+--speculative-draft-model-path builtin:pico-llama-s --speculative-adaptive"
+```
+
+Use instead:
+```sh
+specflow import --engine sglang@0.5.23 --args "--model-path builtin:pico-llama
+--speculative-algorithm STANDALONE
+--speculative-draft-model-path builtin:pico-llama-s"
+```
+
 ## Fix
 Keep the flag beside the recipe, if the engine is to have it.
 """,
@@ -66,6 +110,18 @@ Keep the flag beside the recipe, if the engine is to have it.
 
 ## Why
 A flag that the engine has not, or a value of another type, would stop the engine itself.
+
+## Example
+```sh
+specflow import --engine sglang@0.5.23 --args "--model-path builtin:pico-llama
+--speculative-num-step 3"
+```
+
+Use instead:
+```sh
+specflow import --engine sglang@0.5.23 --args "--model-path builtin:pico-llama
+--speculative-num-steps 3"
+```
 
 ## Fix
 Correct the flag; the nearest known ones are named.
@@ -79,6 +135,16 @@ Correct the flag; the nearest known ones are named.
 Engines change their rules from month to month. A version that is not in the table is judged by the
 nearest one that is, and what it says may be out of date.
 
+## Example
+```sh
+specflow explain pico/eagle --engine sglang@0.5.30
+```
+
+Use instead:
+```sh
+specflow explain pico/eagle --engine sglang@0.5.23
+```
+
 ## Fix
 Ask for a version that is known, or check what the finding names against the engine itself.
 """,
@@ -90,6 +156,16 @@ Ask for a version that is known, or check what the finding names against the eng
 ## Why
 Some engines replace a value that they do not want by another, with a line in a log or without one.
 What is measured then is not what was asked for.
+
+## Example
+```sh
+specflow export pico/dflash --engine sglang@0.5.23 engine.sglang.speculative_num_steps=3
+```
+
+Use instead:
+```sh
+specflow export pico/dflash --engine sglang@0.5.23
+```
 
 ## Fix
 Write the value that the engine runs, or leave the field out.
@@ -103,6 +179,16 @@ Write the value that the engine runs, or leave the field out.
 Not every argument is checked when an engine starts: some are ignored, some fail at the first
 request. The rule that says so is named.
 
+## Example
+```sh
+specflow export deepseek/v3_eagle3_chain --engine sglang@0.5.23
+```
+
+Use instead:
+```sh
+specflow export deepseek/v3_nextn --engine sglang@0.5.23
+```
+
 ## Fix
 Leave the field out, or change it as the finding says.
 """,
@@ -113,6 +199,20 @@ Leave the field out, or change it as the finding says.
 
 ## Why
 Two flags that say the same thing differently leave open which was meant, and no recipe is guessed.
+
+## Example
+```sh
+specflow import --engine sglang@0.5.23 --args "--model-path builtin:pico-llama
+--speculative-algorithm DSPARK
+--speculative-dspark-block-size 7 --speculative-num-draft-tokens 7"
+```
+
+Use instead:
+```sh
+specflow import --engine sglang@0.5.23 --args "--model-path builtin:pico-llama
+--speculative-algorithm DSPARK
+--speculative-dspark-block-size 7 --speculative-num-draft-tokens 8"
+```
 
 ## Fix
 Keep the one that is meant.
@@ -125,6 +225,16 @@ Keep the one that is meant.
 ## Why
 Without it the engine would run another recipe: a chain where a tree was asked for, or no draft at
 all. Such an export is refused rather than guessed.
+
+## Example
+```sh
+specflow export pico/eagle_tree --engine vllm
+```
+
+Use instead:
+```sh
+specflow export pico/eagle --engine vllm
+```
 
 ## Fix
 Choose another engine, or write the recipe in terms this one has.
