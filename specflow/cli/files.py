@@ -27,6 +27,18 @@ def read_by(recipe: Recipe, prompts: Path | None = None) -> list[Path]:
     return [*sources, *(each for each in (own, prompts) if each is not None)]
 
 
+def stand_somewhere() -> None:
+    """Stop where the folder that a command is run in is gone: torch's libraries cannot load there.
+
+    They end the process without a word of ours.
+    """
+    try:
+        Path.cwd()
+    except OSError as error:
+        offer = "change into a folder that exists"
+        raise UsageError("the folder you are in is gone", offer) from error
+
+
 def add_out(parser: argparse.ArgumentParser, what: str) -> None:
     """`-o FILE`, and `--overwrite`."""
     parser.add_argument(
@@ -149,7 +161,8 @@ def _real(option: str, name: str) -> Path:
         real.exists()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"`{option} {name}` cannot be: {reason}", "name another") from error
+        offer = "name another, in a folder that can be written"
+        raise UsageError(f"`{option} {name}` cannot be written: {reason}", offer) from error
     if not name:
         raise UsageError(f"`{option}` names nothing", "name what is to be made")
     return real

@@ -19,7 +19,7 @@ from specflow.cli.common import (
     show,
     tell,
 )
-from specflow.cli.files import count, keep, prepare_folder, prompts_of
+from specflow.cli.files import count, keep, prepare_folder, prompts_of, stand_somewhere
 from specflow.errors import UsageError
 from specflow.recipe import Recipe, ResolvedRecipe
 from specflow.report import COMPLETIONS, REPORT
@@ -62,6 +62,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Decode and report; 1 where a prompt was at fault or a check failed."""
     gc.enable()
+    stand_somewhere()
     recipe, resolved = read(args.recipe, args.overrides, stand_in=args.stand_in)
     tell(resolved.findings)
     if args.check_lossless and resolved.sampling.temperature > 0:
