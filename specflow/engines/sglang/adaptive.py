@@ -58,8 +58,11 @@ def _candidates(run: Run) -> list[int]:
         run.refuse("V4", f"{path} has no slot for a batch size")
     found: set[int] = set()
     for key, slot in slots.items():
-        steps = slot.get("candidate_steps") if isinstance(slot, dict) else None
-        if not isinstance(steps, list) or not steps or not all(map(_step, steps)):
+        if not isinstance(slot, dict):
+            run.crash("V4", f"{path}: the slot of batch size {key} is none", "AttributeError")
+        steps = slot.get("candidate_steps")
+        good = isinstance(steps, list) and len(steps) > 0 and all(map(_step, steps))
+        if not good or not key.isdecimal():  # a digit that is no number, as ²
             run.refuse("V4", f"{path}: the slot of batch size {key} has no list of steps")
         found |= set(steps)
     return sorted(found)

@@ -72,6 +72,9 @@ def _lora(run: Run, given: Given) -> None:
             run.crash("O1", "LoRA without --lora-paths needs --max-lora-rank and target modules")
     if name is not None and (runner or "").startswith("lora"):
         run.refuse("O4", f"a draft has no adapters, so {runner} does not run it")
+    own = run["moe_runner_backend"]
+    if own.startswith("lora") and not run["enable_lora"]:
+        run.refuse("O4", f"--moe-runner-backend {own} needs --enable-lora")
 
 
 def _lora_draft(run: Run, given: Given, name: str | None, runner: str | None) -> None:

@@ -275,6 +275,7 @@ HYBRID_MAMBA = frozenset(
         *LFM2,
         "ZayaForCausalLM",
         "Glm5NextForConditionalGeneration",
+        *GIGACHAT,
     }
 )
 # ... and those whose snapshots may have a buffer of their own.
@@ -283,6 +284,7 @@ EXTRA_BUFFER = (HYBRID_MAMBA | {"GraniteMoeHybridForCausalLM"}) - {
     "JetNemotronForCausalLM",
     "JetVLMForConditionalGeneration",
     *LFM2,
+    *GIGACHAT,
     "ZayaForCausalLM",
 }
 SINKS = frozenset(
@@ -317,3 +319,38 @@ LAYERNORM_SP = ("MuseSparkForConditionalGeneration", "Qwen3ForCausalLM")
 # O11: backends audited for the unified pool.
 UNIFIED_MHA = ("triton", "flashinfer", "fa3", "trtllm_mha")
 UNIFIED_MLA = ("triton", "trtllm_mla", "cutedsl_mla", "flashmla", "flashinfer", "fa3")
+
+# K28.
+MINIMAX_M3 = ("MiniMaxM3SparseForCausalLM", "MiniMaxM3SparseForConditionalGeneration")
+
+# P19: tokens a rank's buffer of an all-to-all holds: the variable, and its default.
+CAPACITY = {
+    "mori": ("SGLANG_MORI_NUM_MAX_DISPATCH_TOKENS_PER_RANK", 4096),
+    "pplx": ("SGLANG_PPLX_NUM_MAX_DISPATCH_TOKENS_PER_RANK", 128),
+    "flashinfer": ("SGLANG_FLASHINFER_NUM_MAX_DISPATCH_TOKENS_PER_RANK", 4096),
+    "megamoe": ("SGLANG_OPT_DEEPGEMM_MEGA_MOE_NUM_MAX_TOKENS_PER_RANK", 8192),
+}
+A2A_RUNNERS = (
+    *("flashinfer_cutlass", "flashinfer_cutedsl", "flashinfer_trtllm", "flashinfer_trtllm_routed"),
+    "deep_gemm",
+)
+MXFP8_RUNNERS = (
+    "cutlass",
+    "deep_gemm",
+    "flashinfer_megamoe",
+    "flashinfer_trtllm",
+    "flashinfer_trtllm_routed",
+)
+NO_MEGA_MOE_FALLBACK = frozenset(
+    {
+        "DeepseekV4ForCausalLM",
+        "InternS2PreviewForConditionalGeneration",
+        "MellumForCausalLM",
+        "Qwen2MoeForCausalLM",
+        "Qwen3MoeForCausalLM",
+        "Qwen3NextForCausalLM",
+        "Qwen3VLMoeForConditionalGeneration",
+        "Qwen3_5MoeForCausalLM",
+        "Qwen3_5MoeForConditionalGeneration",
+    }
+)

@@ -185,3 +185,10 @@ def glm5_next(run: Run, given: Given) -> None:
         and given.machine.sm100
     ):
         run.set(field, "nv_cutedsl", "3.8", "the verify kernel of GLM-5-Next on SM100")
+
+
+def muse_spark(run: Run, given: Given) -> None:
+    """3.6: Muse Spark keeps its KV in eight bits."""
+    open_ = run["kv_cache_dtype"] == "auto"
+    if given.target.architecture == "MuseSparkForConditionalGeneration" and open_:
+        run.set("kv_cache_dtype", "fp8_e4m3", "3.6", "the KV of Muse Spark")
