@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,8 @@ def _tokens(model: str, said: Mapping[str, Any]) -> dict[str, int]:
         vocab = said["model"]["vocab"]
         if isinstance(vocab, list):
             vocab = {token: at for at, (token, _) in enumerate(vocab)}
-        return vocab | {each["content"]: each["id"] for each in said.get("added_tokens", [])}
+        known: dict[str, int] = dict(vocab)
+        return known | {each["content"]: each["id"] for each in said.get("added_tokens", [])}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Refused(f"tokenizer.json of `{model}` on the Hub is not a tokenizer") from error
 
@@ -165,15 +167,18 @@ def _numbers(content: bytes, dtype: str) -> list[int]:
 
 def _fetcher(model: str) -> Fetch:
     """Bytes of a model's files, by the Hub's own client; what it refuses is told with a way out."""
-    from huggingface_hub import errors, hf_hub_url
-    from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+    from huggingface_hub import errors, get_session, hf_hub_url
+
+    client: Any = import_module("huggingface_hub.utils")  # which types none of what it exports
 
     def fetch(file: str, begin: int = 0, end: int = 0) -> bytes | None:
         wanted = {"range": f"bytes={begin}-{end - 1}"} if end else {}
         try:
             url = hf_hub_url(model, file)
-            reply = get_session().get(url, headers=build_hf_headers() | wanted, timeout=SECONDS)
-            hf_raise_for_status(reply)
+            reply = get_session().get(
+                url, headers=client.build_hf_headers() | wanted, timeout=SECONDS
+            )
+            client.hf_raise_for_status(reply)
             content: bytes = reply.content
         except errors.EntryNotFoundError:
             return None

@@ -102,7 +102,9 @@ def run(args: argparse.Namespace) -> int:
         for name, rows in fits.items():
             print(_table(name if len(names) > 1 else "", rows))
         would = "would be " if args.diff else ""
-        print(summary(len(names), found) + (f", {fixes} {would}fixed" if args.fix else ""))
+        mends = sum(each.fix is not None and each.fix.safe for each in found)
+        more = f"; `--fix` mends {mends}" if mends else ""
+        print(summary(len(names), found) + (f", {fixes} {would}fixed" if args.fix else more))
     return max(one.code for one in judged)
 
 
