@@ -320,6 +320,9 @@ LAYERNORM_SP = ("MuseSparkForConditionalGeneration", "Qwen3ForCausalLM")
 UNIFIED_MHA = ("triton", "flashinfer", "fa3", "trtllm_mha")
 UNIFIED_MLA = ("triton", "trtllm_mla", "cutedsl_mla", "flashmla", "flashinfer", "fa3")
 
+# A19: targets without a kernel that verifies.
+NO_VERIFY = ("FalconMambaForCausalLM", "MambaForCausalLM")
+
 # K28.
 MINIMAX_M3 = ("MiniMaxM3SparseForCausalLM", "MiniMaxM3SparseForConditionalGeneration")
 
