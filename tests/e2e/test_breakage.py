@@ -135,6 +135,28 @@ sys.exit(start())
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "interrupted\n")
 
 
+@pytest.mark.parametrize("words", ["run pico/plain --prompt x", "profile pico/dspark"])
+def test_a_signal_that_a_library_keeps_to_itself_is_heeded(words: str) -> None:
+    program = f"""
+import os, signal, sys
+class Hook:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+            except KeyboardInterrupt:
+                pass
+sys.meta_path.insert(0, Hook())
+sys.argv = ["specflow", *{words.split()}]
+from specflow.__main__ import start
+sys.exit(start())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "interrupted\n")
+
+
 def test_ctrl_c_before_the_first_handler_is_one_word() -> None:
     """As the script of the package begins: the interpreter's own handler is still in place."""
     program = """
