@@ -23,6 +23,7 @@ from specflow.cli.common import (
 from specflow.diagnostics import Diagnostic, render, summary
 from specflow.errors import RecipeError, UsageError
 from specflow.facts import Facts, ModelFacts, read
+from specflow.load import COMMAND_LINE
 from specflow.packs import find
 from specflow.published import is_hub_name
 from specflow.recipe import Recipe, ResolvedRecipe
@@ -102,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
         for name, rows in fits.items():
             print(_table(name if len(names) > 1 else "", rows))
         would = "would be " if args.diff else ""
-        mends = sum(each.fix is not None and each.fix.safe for each in found)
+        mends = sum(map(_mendable, found))
         more = f"; `--fix` mends {mends}" if mends else ""
         print(summary(len(names), found) + (f", {fixes} {would}fixed" if args.fix else more))
     return max(one.code for one in judged)
@@ -179,6 +180,13 @@ def _judge(args: argparse.Namespace, name: str, overrides: list[str], reader: Re
         return _Judged(name, (*found, *error.diagnostics), code, recipe)
     found = (*found, *resolved.findings, *_within(args, resolved))
     return _Judged(name, found, worst(found, strict=args.strict), recipe, resolved.facts)
+
+
+def _mendable(found: Diagnostic) -> bool:
+    """Whether `--fix` may mend it: what the command line says is not."""
+    at = found.primary
+    written = at is None or at.span.source.name != COMMAND_LINE
+    return found.fix is not None and found.fix.safe and written
 
 
 def _within(args: argparse.Namespace, resolved: ResolvedRecipe) -> list[Diagnostic]:
