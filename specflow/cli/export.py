@@ -20,8 +20,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format",
         choices=FORMATS,
-        default="args",
-        help="flags in a line, a script, JSON, the file of `--config`, or lines of Python",
+        help="flags in a line (where the engine takes all of them so, the default), a script, JSON, "
+        "the file of `--config`, or lines of Python",
     )
     parser.set_defaults(run=run)
 
@@ -30,10 +30,11 @@ def run(args: argparse.Namespace) -> int:
     """Print the arguments; what they do not say goes to stderr."""
     resolved = read(args.recipe, args.overrides, stand_in=args.stand_in)[1]
     asked = asked_engine(args.engine)
-    writer = asked.engine.formats.get(args.format)
+    form = args.format or next(iter(asked.engine.formats))
+    writer = asked.engine.formats.get(form)
     if writer is None:
         offer = f"it has {', '.join(asked.engine.formats)}"
-        raise UsageError(f"{asked.engine.title} has no `--format {args.format}`", offer)
+        raise UsageError(f"{asked.engine.title} has no `--format {form}`", offer)
     found = resolved_by(asked, args.platform, resolved)
     tell([*resolved.findings, *found.findings, *found.remarks])
     if found.export is not None and not found.export.refused:

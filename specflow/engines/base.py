@@ -153,7 +153,7 @@ class Engine:
     read       a command line -> arguments by name, variables; raises Refusal
     typed      arguments by name as a file has them -> checked; raises Refusal
     load       arguments, variables, version -> Import
-    formats    `--format` -> an export as text
+    formats    `--format` -> an export as text; the first is the default
     words      recipe word -> this engine's
     spread     arguments -> flags as `effective` names them, where an argument holds several
     installs   what `pip install` takes to have it; empty where pip does not

@@ -1,0 +1,151 @@
+"""Arguments of TensorRT-LLM as they are written: nested in a file, and on a command line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from specflow.engines import command_line
+from specflow.engines.outcome import Refusal, Refused
+from specflow.engines.trtllm.releases import SPEC, Release, key
+
+FILE = "trtllm.yaml"  # what an exported script calls the file of `--config`
+LARGEST = 1_000_000  # bytes of such a file
+_OPTIONS = ("config", "extra_llm_api_options", "extra_llm_api_options_yaml")
+_HERE = re.compile(r"cat > (\S+) <<'END'\n(.*?)\nEND\n", re.DOTALL)
+_SERVE = "trtllm-serve"
+
+
+def spread(args: Mapping[Any, Any]) -> dict[str, Any]:
+    """Arguments by name, the keys of `speculative_config` by their dotted names."""
+    out: dict[str, Any] = {}
+    for name, value in args.items():
+        if name == SPEC and isinstance(value, Mapping):
+            out |= {key(str(inner)): each for inner, each in value.items()}
+        elif name == SPEC and value is not None:
+            _refuse(f"{SPEC} holds keys, not {value!r}"[:160])
+        elif name != SPEC:
+            out[str(name)] = value
+    return out
+
+
+def folded(args: Mapping[str, Any]) -> dict[str, Any]:
+    """The other way: the keys of `speculative_config` under one."""
+    out: dict[str, Any] = {}
+    for name, value in args.items():
+        outer, dot, inner = name.partition(".")
+        if dot:
+            out.setdefault(outer, {})[inner] = value
+        else:
+            out[name] = value
+    return out
+
+
+def checked(args: Mapping[Any, Any], release: Release) -> dict[str, Any]:
+    """Nested arguments, each known and of its type; refuses the first that is not."""
+    return folded(release.flags.checked(_scheduled(spread(args))))
+
+
+def typed(args: Mapping[Any, Any], release: Release) -> dict[str, Any]:
+    """The same, of a file: text for a number is a number."""
+    return folded(command_line.typed(release.flags, _scheduled(spread(args))))
+
+
+def _scheduled(args: dict[str, Any]) -> dict[str, Any]:
+    """A schedule's batch sizes are whole numbers; JSON has them as text."""
+    name = key("draft_len_schedule")
+    said = args.get(name)
+    if isinstance(said, Mapping):
+        pairs = {int(k) if str(k).isdecimal() else k: v for k, v in said.items()}
+        args[name] = pairs
+        if not all(_count(k) and k > 0 and _count(v) for k, v in pairs.items()):
+            _refuse("draft_len_schedule holds guesses by batch size, both whole numbers")
+    return args
+
+
+def _count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def read(text: str, release: Release) -> tuple[dict[str, Any], dict[str, str]]:
+    """A command line, or a script that writes its file: nested arguments, and variables.
+
+    `trtllm-serve MODEL --config FILE`: the file is read; what stands on the line goes before it.
+    """
+    here = {name.strip("'\""): body for name, body in _HERE.findall(text)}
+    env, found = command_line.split(_HERE.sub("", text))
+    found = [word for word in found if not _is_variable(word, env)]
+    model, rest = _served(found)
+    files, rest = _files(rest)
+    args: dict[str, Any] = {}
+    for name in files:
+        args |= typed(_loaded(name, here), release)
+    line = {**command_line.read(release.flags, _quoted(rest))[0]}
+    if model:
+        line["model"] = model
+    return args | folded(line), env
+
+
+def _is_variable(word: str, env: Mapping[str, str]) -> bool:
+    name, equals, _ = word.partition("=")
+    return bool(equals) and name in env
+
+
+def _served(found: Sequence[str]) -> tuple[str, list[str]]:
+    """The model that is served, and the words behind it."""
+    words = list(found)
+    if _SERVE not in words:
+        return "", words
+    rest = words[words.index(_SERVE) + 1 :]
+    if rest and rest[0] == "serve":
+        rest = rest[1:]
+    if rest and not rest[0].startswith("-"):
+        return rest[0], rest[1:]
+    return "", rest
+
+
+def _files(found: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Files of arguments that a line names, and the words that are left."""
+    names, rest, words = [], [], list(found)
+    while words:
+        word = words.pop(0)
+        option, bound, value = word.partition("=")
+        if option.lstrip("-").replace("-", "_") not in _OPTIONS or not option.startswith("--"):
+            rest.append(word)
+        elif bound:
+            names.append(value)
+        elif words:
+            names.append(words.pop(0))
+        else:
+            _refuse(f"`{option}` names no file")
+    return names, rest
+
+
+def _quoted(words: Sequence[str]) -> str:
+    return " ".join("'" + word.replace("'", "'\"'\"'") + "'" for word in words)
+
+
+def _loaded(name: str, here: Mapping[str, str]) -> Mapping[Any, Any]:
+    """The mapping of a YAML file, of the script itself or beside it."""
+    try:
+        said = here[name] if name in here else _text(Path(name))
+        found = yaml.safe_load(said)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        _refuse(f"`{name}` cannot be read: {error}"[:300])
+    if not isinstance(found, Mapping):
+        _refuse(f"`{name}` holds no keys")
+    return found
+
+
+def _text(path: Path) -> str:
+    if path.stat().st_size > LARGEST:
+        raise ValueError("it is larger than 1 MB")
+    return path.read_text(encoding="utf-8")
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise Refusal(Refused("T1", reason))
