@@ -20,8 +20,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format",
         choices=FORMATS,
-        help="flags in a line (where the engine takes all of them so, the default), a script, JSON, "
-        "the file of `--config`, or lines of Python",
+        help="flags in a line, a script, JSON, the file of `--config`, or lines of Python; the "
+        "first that the engine has",
     )
     parser.set_defaults(run=run)
 

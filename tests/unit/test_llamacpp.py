@@ -216,6 +216,18 @@ def test_a_flag_that_the_build_has_not_names_what_it_has(words, capsys) -> None:
     assert GONE[words] in captured.out
 
 
+def test_variables_stand_for_flags_that_the_line_has_not() -> None:
+    words = "LLAMA_ARG_SPEC_DRAFT_N_MAX=6 LLAMA_ARG_CTX_SIZE=512 HF_HOME=x llama-server -m t.gguf "
+    found = back(words + "--spec-type draft-mtp -c 1024")
+    assert found.written["draft"]["num_steps"] == 6
+    assert found.written["run"] == {"max_length": 1024}
+    assert found.written["engine"] == {"llamacpp": {"env": {"HF_HOME": "x"}}}
+    with pytest.raises(Refusal, match=r"it was removed; write --spec-draft-n-max"):
+        back("LLAMA_ARG_DRAFT_MAX=6 llama-server -m t.gguf")
+    old = back("LLAMA_ARG_DRAFT_MAX=6 llama-server -m t.gguf -md d.gguf", OLD)
+    assert old.written["draft"]["num_steps"] == 6
+
+
 def test_a_flag_that_came_later_names_what_there_was() -> None:
     with pytest.raises(Refusal, match=r"came later; write --draft-max"):
         back("-m t.gguf -md d.gguf --spec-draft-n-max 8", OLD)

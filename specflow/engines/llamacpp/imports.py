@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from specflow.engines import command_line
 from specflow.engines.base import ENV, Gap, Import
 from specflow.engines.llamacpp.builds import (
     DFLASH,
@@ -32,10 +33,14 @@ DEPTH = 18  # of a trie, where a recipe says none
 def from_args(args: Mapping[str, Any], env: Mapping[str, str], build: Build) -> Import:
     """Arguments of the server as the fields of a recipe; no model has to be here.
 
-    Raises `Refusal` for a way of drafting that the build has not.
+    A variable stands for its flag where the line has none. Raises `Refusal` for a way of drafting
+    that the build has not.
     """
-    back = _Back({k: v for k, v in args.items() if v is not None}, dict(env), build)
-    return back.run()
+    given = {k: v for k, v in args.items() if v is not None}
+    flags = {name: build.variables[name] for name in env if name in build.variables}
+    said = {flag: env[name] for name, flag in flags.items() if flag not in given}
+    given |= command_line.typed(build.flags, said)
+    return _Back(given, {k: v for k, v in env.items() if k not in flags}, build).run()
 
 
 class _Back:
