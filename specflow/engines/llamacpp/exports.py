@@ -186,8 +186,9 @@ def _run(out: Out, build: Build) -> None:
     if out.wrote("run.max_length") or out.wrote("run.batch_size"):
         out.args["parallel"] = out["run.batch_size"]
     if out.wrote("run.max_length"):
-        # The server divides its context among its slots.
-        out.args["ctx_size"] = out["run.max_length"] * out["run.batch_size"]
+        # The server divides its context among its slots, unless they share it.
+        parts = 1 if _own(out, "kv_unified") is True else out["run.batch_size"]
+        out.args["ctx_size"] = out["run.max_length"] * parts
     if out.wrote("run.dtype"):
         out.lose("run.dtype", "llama.cpp computes in the types of the GGUF file")
     if out.wrote("run.device"):

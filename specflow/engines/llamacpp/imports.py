@@ -27,6 +27,7 @@ ALGORITHMS = {
     DSPARK: "DSPARK",
 }
 MOST, DEEPEST = 63, 256  # the most tokens that a recipe guesses, and matches
+AUTO = 4  # slots, where they are left open
 DEPTH = 18  # of a trie, where a recipe says none
 
 
@@ -185,24 +186,33 @@ class _Back:
 
     def _run(self) -> None:
         slots, context = self.args.pop("parallel", None), self.args.pop("ctx_size", None)
-        if slots is not None and not 1 <= slots <= 256:
-            if slots >= 0:
-                self._lose("parallel", "a recipe decodes 1 to 256 requests at once")
+        shared = bool(self.args.get("kv_unified"))
+        auto = slots is None or slots < 0
+        if auto and context and "kv_unified" in self.build.flags:
+            slots, shared = AUTO, True  # what the server picks where slots are left open
+            self.kept["kv_unified"] = True
+        elif auto:
+            slots = None
+        elif not 1 <= slots <= 256:
+            self._lose("parallel", "a recipe decodes 1 to 256 requests at once")
             slots = None
         self._put("run.batch_size", slots)
         if context is not None and context > 0:
-            share, rest = divmod(context, slots or 1)
-            if rest:
-                self._lose("ctx_size", f"{slots} slots of {share} positions leave {rest} unused")
-            if 2 <= share <= 2**24:
-                self._put("run.max_length", share)
-            else:
-                self._lose("ctx_size", "a recipe's requests have 2 to 16777216 positions")
+            self._context(context, 1 if shared else slots or 1)
         for path, flag in RUN.items():
             value = self.args.get(flag)
             if value is not None and 1 <= value <= (256 if flag == "threads" else 2**24):
                 self._put(path, self.args.pop(flag))
         self._device()
+
+    def _context(self, context: int, parts: int) -> None:
+        share, rest = divmod(context, parts)
+        if rest:
+            self._lose("ctx_size", f"{parts} slots of {share} positions leave {rest} unused")
+        if 2 <= share <= 2**24:
+            self._put("run.max_length", share)
+        else:
+            self._lose("ctx_size", "a recipe's requests have 2 to 16777216 positions")
 
     def _device(self) -> None:
         layers = self.args.get("gpu_layers")
