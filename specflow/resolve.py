@@ -537,11 +537,14 @@ def _mended(path: str, kind: str, error: Mapping[str, Any]) -> Fix | None:
     written, limits = error["input"], error.get("ctx", {})
     if kind in ("greater_than_equal", "less_than_equal"):
         return Put(path, limits["ge" if kind.startswith("greater") else "le"], safe=False)
+    if kind == "literal_error" and isinstance(written, str):
+        options = re.findall(r"'([^']*)'", str(limits.get("expected", "")))
+        return next((Put(path, near, safe=False) for near in closest(written, options, 1)), None)
     meant = typed(written) if isinstance(written, str) else written
     wanted = {"int_type": int, "bool_type": bool, "float_type": float}.get(kind)
     if wanted is int and type(meant) is float and meant.is_integer():
         meant = int(meant)
-    if wanted is float and type(meant) is int:
+    if wanted is float and type(meant) is int:  # in quotes: a bare one is a number as it is
         meant = float(meant)
     return Put(path, meant) if wanted is not None and type(meant) is wanted else None
 

@@ -247,6 +247,28 @@ def test_an_unsafe_fix_waits_to_be_asked_for(tmp_path: Path) -> None:
     assert "min_match: 3" in file.read_text()
 
 
+@pytest.mark.parametrize(
+    ("draft", "more", "after"),
+    [
+        ("bredth: [1, 10]", "", "breadth: [1, 10]"),
+        ("min_match: '3'", "", "min_match: 3"),
+        ("min_match: 3.0", "", "min_match: 3"),
+        ("insert_prompt: 'false'", "", "insert_prompt: false"),
+        ("order: recancy", "", "order: recency"),
+        ("min_match: 0", "", "min_match: 1"),
+        ("min_match: 3", "sampling: {temperature: '1'}", "sampling: {temperature: 1.0}"),
+        ("min_match: 3", "commit: {draft_state: extend}", "min_match: 3}\n"),
+    ],
+)
+def test_a_field_as_it_was_meant(draft: str, more: str, after: str, tmp_path: Path) -> None:
+    file = tmp_path / "r.yaml"
+    file.write_text(WIDE.replace("breadth: [10, 1]", draft) + (more + "\n" if more else ""))
+    fixed = fix_recipe(file, unsafe=True)
+    assert fixed.findings == ()
+    write(fixed)
+    assert after in file.read_text()
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "r.yaml"
     file.write_text(WIDE)
