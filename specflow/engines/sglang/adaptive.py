@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from specflow.engines.outcome import Kind, Run
 from specflow.engines.sglang.names import STEPS, TOKENS, TOPK
@@ -60,7 +61,7 @@ def _candidates(run: Run) -> list[int]:
     for key, slot in slots.items():
         if not isinstance(slot, dict):
             run.crash("V4", f"{path}: the slot of batch size {key} is none", "AttributeError")
-        steps = slot.get("candidate_steps")
+        steps: Any = slot.get("candidate_steps")
         good = isinstance(steps, list) and len(steps) > 0 and all(map(_step, steps))
         if not good or not key.isdecimal():  # a digit that is no number, as ²
             run.refuse("V4", f"{path}: the slot of batch size {key} has no list of steps")
