@@ -27,7 +27,11 @@ ALIASES: dict[str, tuple[Alias, ...]] = {
     "AUTOREGRESSIVE": (Alias(PLAIN, "plain decoding drafts nothing"),),
     "DRAFT_MODEL": (Alias("STANDALONE", "a draft model of its own is STANDALONE"),),
     "NEXTN": (_ASSISTANT, Alias("EAGLE", "an MTP layer drafts as EAGLE does")),
-    "MTP": (_ASSISTANT, Alias("EAGLE", "an MTP layer drafts as EAGLE does")),
+    "MTP": (
+        _ASSISTANT,
+        Alias("MULTI_LAYER_EAGLE", "there is an MTP layer for each draft step", "mtp_layers"),
+        Alias("EAGLE", "an MTP layer drafts as EAGLE does"),
+    ),
     "EAGLE2": (Alias("EAGLE", "EAGLE-2 is EAGLE with topk above 1"),),
     "EAGLE": (_ASSISTANT,),
 }

@@ -14,7 +14,7 @@ import re
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 FOLDER, VERSION = sys.argv[1:3]
 sys.path.insert(0, FOLDER)
@@ -23,56 +23,53 @@ from transformers import PretrainedConfig  # noqa: E402
 from vllm.config import speculative  # noqa: E402
 
 CASES = 1000
-TARGETS: dict[str, dict[str, Any]] = {
-    "llama": {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 1000},
-    "deepseek": {
-        **{"model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"]},
-        **{"vocab_size": 2000, "num_nextn_predict_layers": 1},
-    },
-    "glm": {
-        **{"model_type": "glm4_moe", "architectures": ["Glm4MoeForCausalLM"]},
-        **{"vocab_size": 2000, "num_nextn_predict_layers": 2},
-    },
-    "mimo": {
-        **{"model_type": "mimo", "architectures": ["MiMoForCausalLM"], "vocab_size": 2000},
-        "num_nextn_predict_layers": 3,
-    },
-    "flash": {
-        **{"model_type": "mimo_v2_flash", "architectures": ["MiMoV2FlashForCausalLM"]},
-        **{"vocab_size": 2000, "num_nextn_predict_layers": 3},
-    },
-    "next": {
-        **{"model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"]},
-        **{"vocab_size": 1000, "num_nextn_predict_layers": 1},
-    },
+
+
+def _config(kind: str, network: str, vocabulary: int, **more: Any) -> dict[str, Any]:
+    """A config.json, as far as it is looked at."""
+    return {"model_type": kind, "architectures": [network], "vocab_size": vocabulary, **more}
+
+
+TARGETS = {
+    "llama": _config("llama", "LlamaForCausalLM", 1000),
+    "deepseek": _config("deepseek_v3", "DeepseekV3ForCausalLM", 2000, num_nextn_predict_layers=1),
+    "glm": _config("glm4_moe", "Glm4MoeForCausalLM", 2000, num_nextn_predict_layers=2),
+    "mimo": _config("mimo", "MiMoForCausalLM", 2000, num_nextn_predict_layers=3),
+    "flash": _config("mimo_v2_flash", "MiMoV2FlashForCausalLM", 2000, num_nextn_predict_layers=3),
+    "next": _config("qwen3_next", "Qwen3NextForCausalLM", 1000, num_nextn_predict_layers=1),
 }
-DRAFTS: dict[str, dict[str, Any]] = {
-    "small": {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 1000},
-    "other": {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 999},
-    "eagle3": {
-        **{"model_type": "llama", "architectures": ["LlamaForCausalLMEagle3"]},
-        "vocab_size": 1000,
-    },
-    "dflash": {
-        **{"model_type": "qwen3", "architectures": ["DFlashDraftModel"], "vocab_size": 1000},
-        "block_size": 8,
-    },
-    "dspark": {
-        **{"model_type": "qwen3", "architectures": ["Qwen3DSparkModel"], "vocab_size": 1000},
-        "block_size": 7,
-    },
-    "assistant": {
-        **{"model_type": "gemma4_assistant", "architectures": ["Gemma4AssistantForCausalLM"]},
-        "vocab_size": 1000,
-    },
-    "many": {
-        **{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 1000},
-        "n_predict": 3,
-    },
+DRAFTS = {
+    "small": _config("llama", "LlamaForCausalLM", 1000),
+    "other": _config("llama", "LlamaForCausalLM", 999),
+    "eagle3": _config("llama", "LlamaForCausalLMEagle3", 1000),
+    "dflash": _config("qwen3", "DFlashDraftModel", 1000, block_size=8),
+    "dspark": _config("qwen3", "Qwen3DSparkModel", 1000, block_size=7),
+    "assistant": _config("gemma4_assistant", "Gemma4AssistantForCausalLM", 1000),
+    "many": _config("llama", "LlamaForCausalLM", 1000, n_predict=3),
 }
-PATHS = ("org/plain", "org/EAGLE-LLaMA3", "org/x-eagle3", "org/Qwen-DFlash-b16", "org/dspark_7")
+PATHS = (
+    "org/plain",
+    "org/plain",
+    "org/plain",
+    "org/EAGLE-LLaMA3",
+    "org/x-eagle3",
+    "org/Qwen-DFlash-b16",
+    "org/dspark_7",
+)
 METHODS = (
-    *(None, "ngram", "draft_model", "eagle", "eagle3", "mtp", "deepseek_mtp", "glm4_moe_mtp"),
+    *(
+        None,
+        None,
+        "ngram",
+        "draft_model",
+        "draft_model",
+        "mtp",
+        "eagle",
+        "eagle3",
+        "mtp",
+        "deepseek_mtp",
+        "glm4_moe_mtp",
+    ),
     *("dflash", "dspark", "ngram_gpu", "suffix", "medusa", "nonsense"),
 )
 
@@ -101,7 +98,7 @@ class Model:
     max_logprobs = 20
     config_format = "auto"
     is_moe = False
-    made: dict[str, Any] = {}  # the config.json of whichever model is loaded next
+    made: ClassVar[dict[str, Any]] = {}  # the config.json of whichever model is loaded next
 
     def __init__(self, model: str, **more: Any) -> None:
         self.model = model

@@ -75,9 +75,8 @@ def batched(run: Run, given: Given) -> None:
 
 def _per_batch(run: Run, taken: int) -> None:
     tokens = run[BATCHED]
-    if SCHEDULED not in run.values:  # before it was an argument it was told alone
-        left = tokens - taken
-    elif run[SCHEDULED] is None:
+    run.values.setdefault(SCHEDULED, None)  # no argument yet, but what the scheduler goes by
+    if run[SCHEDULED] is None:
         left = tokens - taken
         why = f"{taken} of {tokens} are slots of drafting"
         run.set(SCHEDULED, left, "V18", why)

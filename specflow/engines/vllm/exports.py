@@ -109,8 +109,8 @@ def _adaptive(out: Out, version: str) -> None:
 def _block(out: Out, draft: str) -> None:
     """The block is as many guesses as are asked for: its own size is not said."""
     if draft == "DFLASH" and out["draft.predicts"] == "next":
-        text = "a row of vLLM's dflash guesses its own position's token"
-        out.lose("draft.predicts", text)
+        text = "a row of vLLM's dflash guesses its own position's token, and no other kind is run"
+        out.refuse("draft.predicts", text)
     width, block = out["verify.num_draft_tokens"], out["draft.block_size"]
     whole = block + (draft == "DSPARK" or out["draft.predicts"] == "next")
     if width != whole:

@@ -204,8 +204,15 @@ class _Back:
             self._put("draft.num_steps", max(1, slots[1][0]))
 
     def _ragged(self, draft: str) -> None:
-        if draft == "DSPARK" and self._take("enable_adaptive_verification"):
-            self._put("verify.shape", "ragged")
+        """A planned verify, where a recipe plans that draft."""
+        name = "enable_adaptive_verification"
+        if draft not in ("DSPARK", "DFLASH") or not self._take(name):
+            return
+        self._put("verify.shape", "ragged")
+        if draft == "DFLASH":
+            self._put("verify.confidence", "average")
+            text = "specflow tells survival from past acceptance, vLLM from the draft's logits"
+            self.approximate.append(Gap(_option(name), text))
 
     def _run(self) -> None:
         for path, flag in RUN.items():

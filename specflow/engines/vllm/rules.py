@@ -15,7 +15,7 @@ from specflow.engines.vllm.given import PLATFORMS, UNREAD, Given
 from specflow.engines.vllm.lines import flat
 from specflow.engines.vllm.methods import METHOD, MODEL
 from specflow.engines.vllm.sampling import BESIDE_A_DRAFT, How
-from specflow.engines.vllm.versions import VERSIONS, flags_of, renamed
+from specflow.engines.vllm.versions import SPEC, VERSIONS, flags_of, renamed
 
 # Rule -> what it says, and where it is in vLLM.
 RULES: dict[str, tuple[str, str]] = {
@@ -88,6 +88,8 @@ def effective(
     """
     try:
         run = Run(flat(_mapping(args), version), flags_of(version).defaults)
+        if args.get(SPEC) == {}:  # it is there, so vLLM makes a draft of it
+            run.refuse("V11", "the JSON object says nothing: no draft model, no number of guesses")
         methods.shorthands(run, _given(version, target_config, draft_config, platform, env))
         draft = _draft(run, target_config, draft_config)
         given = _given(version, target_config, draft, platform, env)
