@@ -29,6 +29,7 @@ from specflow.published import is_hub_name
 from specflow.recipe import Recipe, ResolvedRecipe
 from specflow.resolve import Look, Reader, facts_of, resolve
 from specflow.stages import DRAFTS
+from specflow.tables import ENGINES
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -76,6 +77,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory", metavar="SIZE", help="what weights and KV have to fit into: 80GiB, 16384MiB"
     )
+    parser.add_argument(
+        "--engine",
+        metavar="NAME[@VERSION]",
+        help=f"what an engine would do otherwise, or refuse, too: {', '.join(ENGINES)}",
+    )
+    parser.add_argument("--platform", metavar="NAME", help="the machine that engine is to run on")
     add_stand_in(parser)
     add_format(parser, "text", "json", "github")
     parser.set_defaults(run=run)
@@ -178,7 +185,7 @@ def _judge(args: argparse.Namespace, name: str, overrides: list[str], reader: Re
     except RecipeError as error:
         code = USAGE if error.unreadable else FINDINGS
         return _Judged(name, (*found, *error.diagnostics), code, recipe)
-    found = (*found, *resolved.findings, *_within(args, resolved))
+    found = (*found, *resolved.findings, *_within(args, resolved), *_elsewhere(args, resolved))
     return _Judged(name, found, worst(found, strict=args.strict), recipe, resolved.facts)
 
 
@@ -196,6 +203,18 @@ def _within(args: argparse.Namespace, resolved: ResolvedRecipe) -> list[Diagnost
     from specflow.fit import fits
 
     return fits(resolved, _memory(args.memory))
+
+
+def _elsewhere(args: argparse.Namespace, resolved: ResolvedRecipe) -> list[Diagnostic]:
+    """What an engine that is named makes of a recipe."""
+    if args.engine is None:
+        if args.platform is not None:
+            raise UsageError("`--platform` is of an engine", "name one with `--engine`")
+        return []
+    from specflow.cli.engines import asked_engine, resolved_by
+
+    found = resolved_by(asked_engine(args.engine), args.platform, resolved)
+    return [*found.findings, *found.remarks]
 
 
 def _memory(said: str) -> int:
