@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import Any
 
 from specflow.diagnostics import closest
-from specflow.engines.outcome import Refusal, Refused
+from specflow.engines.outcome import Refusal, Refused, shown
 
 TABLE_ROW = "1.1"  # where the catalogue lists flags; the name of this rule in a refusal
 
@@ -94,7 +94,8 @@ class Flags:
 
     def name_of(self, key: Any) -> str:
         """A flag's name, from any spelling of it."""
-        spelled = str(key).lstrip("-").replace("-", "_")
+        said = key if isinstance(key, str) else shown(key)
+        spelled = said.lstrip("-").replace("-", "_")
         name = self.spellings.get(spelled, spelled)
         if name in self.all:
             return name
@@ -114,18 +115,19 @@ def _flag(line: str) -> Flag:
 def _typed(flag: Flag, value: Any) -> Any:
     kind = flag.type.rstrip("?")
     if not _IS[kind](value):
-        said = f"{flag.option} takes {_SAID[kind]}, not {value!r}"[:160]
+        said = f"{flag.option} takes {_SAID[kind]}, not {shown(value)}"
         raise Refusal(Refused(TABLE_ROW, said, "SystemExit"))
     if flag.choices and value not in flag.choices:
         near = closest(str(value), flag.choices) or flag.choices[:6]
         hint = f"; did you mean {' or '.join(near)}?"
-        said = f"{flag.option} has no choice {value!r}{hint}"
+        said = f"{flag.option} has no choice {shown(value)}{hint}"
         raise Refusal(Refused(TABLE_ROW, said, "SystemExit"))
     return float(value) if kind == "float" else value
 
 
 def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    """A whole number that can be printed, and its products too."""
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**2000
 
 
 def _real(value: Any) -> bool:

@@ -21,6 +21,14 @@ Remark = tuple[str, Kind, str]  # row, kind, text
 WARN, START, OPEN, TOLD = Kind.WARNS, Kind.AT_START, Kind.UNCHECKED, Kind.TOLD
 
 
+def shown(value: object) -> str:
+    """A value as text, whatever it is: cut short, and never an exception."""
+    try:
+        return repr(value)[:80]
+    except Exception:  # noqa: BLE001  (what is nested too deep, or a number too long to print)
+        return f"a {type(value).__name__}"
+
+
 @dataclass(frozen=True)
 class Decision:
     """A value the engine set: over the user's (`overrides`), or where the user said nothing."""

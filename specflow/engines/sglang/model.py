@@ -30,6 +30,19 @@ class UnusableConfig(Exception):  # noqa: N818  (what a reader answers, not a fa
     """A draft's config that the engine's reader refuses."""
 
 
+def _plain(value: Any, depth: int = 0) -> Any:
+    """A value as JSON can have it, of bounded depth and size; None for anything else."""
+    if isinstance(value, int):
+        return value if abs(value) < 2**2000 else None
+    if value is None or isinstance(value, float | str):
+        return value
+    if depth < 8 and isinstance(value, Mapping):
+        return {k: _plain(v, depth + 1) for k, v in value.items() if isinstance(k, str)}
+    if depth < 8 and isinstance(value, list | tuple):
+        return [_plain(v, depth + 1) for v in value]
+    return None
+
+
 @dataclass(frozen=True)
 class Config:
     """A config.json, read by key; a text config inside it goes first where the engine looks there.
@@ -45,7 +58,7 @@ class Config:
         """A config of whatever was handed over."""
         if not isinstance(raw, Mapping):
             return cls({}, known=False)
-        return cls({str(key): value for key, value in raw.items()})
+        return cls({key: _plain(value) for key, value in raw.items() if isinstance(key, str)})
 
     def get(self, key: str, default: Any = None) -> Any:
         """A value of the whole config."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from specflow.diagnostics import closest
-from specflow.engines.outcome import Effective, Refusal, Refused, Run
+from specflow.engines.outcome import Effective, Refusal, Refused, Run, shown
 from specflow.engines.sglang import (
     architectures,
     checks,
@@ -124,7 +124,7 @@ def _asked(args: object, draft_config: object) -> dict[str, Any]:
 
 
 def _machine(platform: object) -> Any:
-    name = str(platform).lower()
+    name = platform.lower() if isinstance(platform, str) else shown(platform)
     if name not in PLATFORMS:
         near = closest(name, PLATFORMS) or list(PLATFORMS)
         said = f"no platform {name!r}; did you mean {' or '.join(near[:4])}?"
