@@ -22,7 +22,7 @@ sys.path.insert(0, FOLDER)
 from transformers import PretrainedConfig  # noqa: E402
 from vllm.config import speculative  # noqa: E402
 
-CASES = 1000
+CASES = 600
 
 
 def _config(kind: str, network: str, vocabulary: int, **more: Any) -> dict[str, Any]:
@@ -102,10 +102,10 @@ class Model:
 
     def __init__(self, model: str, **more: Any) -> None:
         self.model = model
-        override = more.get("hf_overrides") or (lambda config: config)
+        override, keys = more.get("hf_overrides"), copy.deepcopy(Model.made)
         if isinstance(override, dict):
-            override = _identity
-        self.hf_config = override(Typed(**copy.deepcopy(Model.made)))
+            keys, override = keys | override, None
+        self.hf_config = Typed(**keys) if override is None else override(Typed(**keys))
         self.hf_text_config = self.hf_config
         self.max_model_len = more.get("max_model_len") or 4096
 
@@ -131,10 +131,6 @@ class Parallel:
 
     def __init__(self, size: int) -> None:
         self.tensor_parallel_size = size
-
-
-def _identity(config: Any) -> Any:
-    return config
 
 
 def patch() -> None:

@@ -172,6 +172,22 @@ def test_block_verification_is_of_the_second_runner() -> None:
     assert notes(run(spec, platform="cpu"), "V20") == [Kind.WARNS]
 
 
+def test_which_runner_goes_in_each_version() -> None:
+    """`block` warns where the first runner goes: by method, by experts, by machine."""
+    block = {"rejection_sample_method": "block"}
+    eagle = {"method": "eagle3", "model": "org/d", "num_speculative_tokens": 3} | block
+    moe = LLAMA | {"num_local_experts": 8}
+    firsts = {
+        ("0.28.0", "dense"): run(eagle, version="0.28.0"),
+        ("0.28.0", "experts"): run(eagle, moe, version="0.28.0"),
+        ("0.30.0", "experts"): run(eagle, moe, version="0.30.0"),
+        ("0.30.0", "draft model"): run(DRAFT | block, version="0.30.0"),
+        ("0.32.0", "draft model"): run(DRAFT | block, version="0.32.0"),
+    }
+    warned = {which for which, found in firsts.items() if notes(found, "V20")}
+    assert warned == {("0.28.0", "experts"), ("0.30.0", "draft model")}
+
+
 def test_the_second_runner_takes_the_draft_s_length() -> None:
     assert run(DRAFT)["max_model_len"] == 4096
     assert run(DRAFT).decision("max_model_len").rule == "V28"

@@ -165,13 +165,16 @@ ACCEPT = {
 def test_acceptance_by_its_name_in_each_version(rule, keys) -> None:
     text = f"{LLAMA}draft: {{{EAGLE3}}}\nsampling: {{temperature: 0.8}}\n"
     text += f"verify: {{accept: {rule}}}"
-    for version in ("0.28.0", "0.33.0"):
+    for version in ("0.28.0", "0.30.0", "0.32.0", "0.33.0"):
         spec = spec_of(text, version)
         assert {k: v for k, v in spec.items() if k.endswith("sample_method")} == keys
     old = spec_of(text, "0.20.0")
     assert old.get("rejection_sample_method") == ("probabilistic" if keys else None)
     bent = {gap.at for gap in to_args(of(text), "0.20.0").approximate}
     assert ("verify.accept" in bent) == (rule != "rejection")
+    later = spec_of(text, "0.24.0")  # drawn guesses have a key by then, blocks no method yet
+    assert later.get("draft_sample_method") == keys.get("draft_sample_method")
+    assert later.get("rejection_sample_method") == ("standard" if keys else None)
 
 
 def test_a_look_up_is_said_to_be_another_one() -> None:

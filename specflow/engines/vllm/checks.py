@@ -8,7 +8,7 @@ from itertools import pairwise
 from specflow.engines.outcome import TOLD, WARN, Run
 from specflow.engines.vllm.given import Given, architectures_of, kind_of, text_of, whole
 from specflow.engines.vllm.methods import BARE, LOOKUPS, METHOD, TOKENS
-from specflow.engines.vllm.versions import has, key
+from specflow.engines.vllm.versions import has, key, since
 
 # verify_args of 0.20 lists the families whose hidden states a draft may read; later ones do not.
 AUX_0_20 = (
@@ -52,7 +52,7 @@ def vocabulary(run: Run, given: Given) -> None:
             run.refuse("V14", f"use_heterogeneous_vocab goes with draft_model, not {run[METHOD]}")
         if run[key("draft_sample_method")] != "greedy":
             run.refuse("V14", "use_heterogeneous_vocab goes with greedy guesses alone")
-        if run[key("use_local_argmax_reduction")] and given.version != "0.28.0":
+        if run[key("use_local_argmax_reduction")] and since(given.version, "0.33.0"):
             run.refuse("V14", "use_heterogeneous_vocab needs whole logits, not a local argmax")
     elif run[METHOD] == "draft_model":
         ours, theirs = whole(given.draft, "vocab_size"), whole(given.target, "vocab_size")

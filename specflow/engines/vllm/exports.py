@@ -9,7 +9,7 @@ from specflow.engines.base import ENV, Export, Out, model_of
 from specflow.engines.vllm.lines import flat, folded
 from specflow.engines.vllm.names import REFINES, RUN, SERIAL, method_of
 from specflow.engines.vllm.sampling import to_requests
-from specflow.engines.vllm.versions import FACTS, has, key, methods_of
+from specflow.engines.vllm.versions import FACTS, flags_of, has, key, methods_of
 from specflow.recipe import ResolvedRecipe
 
 WIDEST = 1024  # requests of a batch: the last slot of a schedule has an end, ours has none
@@ -151,17 +151,19 @@ def _ragged(out: Out, version: str, draft: str, shape: str) -> None:
 def _accept(out: Out, version: str) -> None:
     """The rule of acceptance, and what guesses are drawn from."""
     rule, strict = out["verify.accept"], FACTS[version].strict
+    choices = flags_of(version)[key("rejection_sample_method")].choices
     if rule == "target_only":
         text = "vLLM judges the likeliest guess by rejection against itself alone; same law"
         out.bend("verify.accept", text)
     elif rule in ("rejection", "block") and strict:
         out.args[key("rejection_sample_method")] = "probabilistic"
-        if rule == "block":
-            text = f"vLLM {version} judges guesses one by one, by rejection; same law"
-            out.bend("verify.accept", text)
     elif rule in ("rejection", "block"):
-        out.args[key("rejection_sample_method")] = "block" if rule == "block" else "standard"
+        named = rule if rule in choices else "standard"
+        out.args[key("rejection_sample_method")] = named
         out.args[key("draft_sample_method")] = "probabilistic"
+    if rule == "block" and rule not in choices:
+        text = f"vLLM {version} judges guesses one by one, by rejection; same law"
+        out.bend("verify.accept", text)
     for name in ("threshold_single", "threshold_acc"):
         if out[f"verify.{name}"] < 1.0:
             text = "vLLM accepts by the target's law alone: it has no such threshold"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from specflow.engines.outcome import START, TOLD, WARN, Run
 from specflow.engines.vllm.given import Given, architectures_of, kind_of, whole
 from specflow.engines.vllm.mtp import layers_of
-from specflow.engines.vllm.versions import SPEC, has, key, methods_of, renamed
+from specflow.engines.vllm.versions import SPEC, has, key, methods_of, renamed, since
 
 METHOD, MODEL, TOKENS = key("method"), key("model"), key("num_speculative_tokens")
 LEAST, MOST = key("prompt_lookup_min"), key("prompt_lookup_max")
@@ -110,7 +110,7 @@ def replaced(run: Run, given: Given) -> None:
     method = run[METHOD]
     if method in BARE or method in HELD:
         return
-    found, why = _stands_for(str(run[MODEL] or "").lower(), given)
+    found, why = _stands_for(method, str(run[MODEL] or "").lower(), given)
     if why == BY_LAYERS and run[TOKENS] is None:
         run.crash("V8", "a draft of MTP layers takes a number of guesses", "TypeError")
     if found:
@@ -122,14 +122,16 @@ def replaced(run: Run, given: Given) -> None:
         run.refuse("V8", "DeepSeek V4.1 has no MTP layers; its draft is dspark")
 
 
-def _stands_for(path: str, given: Given) -> tuple[str, str]:
+def _stands_for(method: str, path: str, given: Given) -> tuple[str, str]:
     """The method of a draft by its path, then by its config; empty where neither says one."""
     known = methods_of(given.version)
-    for mark, method in PATHS.items():
-        if mark in path and method in known:
-            return method, f"the path of the draft has `{mark}` in it"
+    for mark, found in PATHS.items():
+        if mark in path and found in known:
+            return found, f"the path of the draft has `{mark}` in it"
     if "dspark" in known and DSPARKS & set(architectures_of(given.draft)):
         return "dspark", "the draft's config says DSpark"
+    if method == "medusa" and since(given.version, "0.28.0"):
+        return "medusa", "its config is read as Medusa's, whatever it says"
     if kind_of(given.draft) in ("medusa", "mlp_speculator"):
         return kind_of(given.draft), "the draft's config says so"
     if layers_of(given.draft, known):
@@ -149,7 +151,7 @@ def guesses(run: Run, given: Given) -> None:
     method, asked = run[METHOD], run[TOKENS]
     layers = layers_of(given.draft, methods_of(given.version))
     predict = layers.predict if layers else whole(given.draft, "n_predict")
-    if method == "dspark" and not given.facts.strict and given.version != "0.28.0":
+    if method == "dspark" and since(given.version, "0.32.0"):
         predict = whole(given.draft, "block_size", "dspark_block_size")
         if asked is None and predict is not None:
             run.set(TOKENS, predict, "V10", "the draft's block has that many")

@@ -1,6 +1,6 @@
 """What vLLM makes of its arguments, told without vLLM, torch or a GPU.
 
-Read in the sources of 0.20.0, 0.28.0 and 0.33.0, not carried over; RULES says where each rule is.
+Read in the sources of the versions in versions.py; RULES says where in them each rule is.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ class How(StrEnum):
     REJECTED = "rejected"  # the request is answered with HTTP 400
 
 
-# Evidence: SamplingParams._validate_spec_decode refuses min_p and logit_bias in 0.20, 0.28 and
+# Evidence: SamplingParams._validate_spec_decode refuses min_p and logit_bias from 0.20 to
 # 0.33; RejectionSampler applies penalties and banned words to every drafted position, counting the
 # drafted tokens before it; the only other processor that is built is that of min_tokens.
 BESIDE_A_DRAFT: dict[str, How] = {
