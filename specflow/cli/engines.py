@@ -108,6 +108,20 @@ def resolved_by(asked: Asked, platform: str | None, recipe: ResolvedRecipe) -> F
     ]
     outcome = engine.effective(recipe, export, asked.version, machine)
     if isinstance(outcome, Refused):
-        findings.append(refused(asked.title, outcome, machine))
+        others = _starts_on(asked, machine, export, recipe)
+        findings.append(refused(asked.title, outcome, machine, recipe, others))
         return Found(export, outcome, findings)
     return Found(export, outcome, findings, overruled(asked.title, machine, outcome, recipe))
+
+
+def _starts_on(
+    asked: Asked, refuses: str, export: Export, recipe: ResolvedRecipe
+) -> tuple[str, ...]:
+    """Other machines on which the engine runs the same export."""
+    engine = asked.engine
+    return tuple(
+        name
+        for name in engine.platforms
+        if name != refuses
+        and isinstance(engine.effective(recipe, export, asked.version, name), Effective)
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from specflow.diagnostics import Diagnostic, Label, Severity
@@ -256,14 +257,29 @@ SEVERITIES = {
 
 
 def finding(
-    code: str, message: str, labels: tuple[Label, ...] = (), notes: tuple[str, ...] = ()
+    code: str,
+    message: str,
+    labels: tuple[Label, ...] = (),
+    notes: tuple[str, ...] = (),
+    offer: str | None = None,
 ) -> Diagnostic:
     """A finding of this page."""
-    return Diagnostic(code, ENGINE_RULES[code][0], SEVERITIES[code], message, labels, notes)
+    name, severity = ENGINE_RULES[code][0], SEVERITIES[code]
+    return Diagnostic(code, name, severity, message, labels, notes, help=offer)
 
 
-def refused(engine: str, outcome: Refused, platform: str) -> Diagnostic:
-    """The engine does not start."""
+def refused(
+    engine: str,
+    outcome: Refused,
+    platform: str,
+    recipe: ResolvedRecipe | None = None,
+    elsewhere: tuple[str, ...] = (),
+) -> Diagnostic:
+    """The engine does not start; it does on the machines of `elsewhere`."""
+    field = None if recipe is None else _about(outcome.reason, recipe)
+    ways = [f"change `{field}`"] if field is not None else []
+    if elsewhere:
+        ways.append(f"run it with `--platform {elsewhere[0]}`: it starts on {_listed(elsewhere)}")
     how = (
         "it refuses by design"
         if outcome.deliberate
@@ -272,8 +288,46 @@ def refused(engine: str, outcome: Refused, platform: str) -> Diagnostic:
     return finding(
         "SF110",
         f"{engine} does not start on {platform}: {outcome.reason}",
+        labels=() if field is None else _labels(field, recipe),
         notes=(f"row {outcome.rule} of its rules: {how}",),
+        offer=", or ".join(ways) or None,
     )
+
+
+def _listed(names: tuple[str, ...], most: int = 4) -> str:
+    """A few names, and how many more there are."""
+    if len(names) > most:
+        names = (*names[:most], f"{len(names) - most} more")
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+# What a reason speaks of, where it names no flag, and the field that says it.
+_SPOKEN = (
+    ("topk", "draft.topk"),
+    ("branches", "draft.topk"),
+    ("block", "draft.block_size"),
+    ("draft tokens", "verify.num_draft_tokens"),
+    ("steps", "draft.num_steps"),
+    ("rejection", "verify.accept"),
+)
+
+
+def _about(reason: str, recipe: ResolvedRecipe) -> str | None:
+    """The written field that a reason is about: of a flag, a value or a word that it says."""
+    flags = [flag.replace("-", "_") for flag in re.findall(r"--([a-z0-9-]+)", reason)]
+    said = set(re.findall(r"\w+", reason))
+    values = [
+        f"engine.{name}.{flag}"
+        for name, given in recipe.engine.items()
+        for flag, value in given.items()
+        if isinstance(value, str) and value in said
+    ]
+    spoken = [field for word, field in _SPOKEN if word in reason]
+    named = ["draft.algorithm"] if str(recipe["draft.algorithm"]) in said else []
+    for field in (*(_field_of(flag, recipe) for flag in flags), *spoken, *values, *named):
+        if _labels(field, recipe):
+            return field
+    return None
 
 
 def gaps(code: str, found: Iterable[Gap], recipe: ResolvedRecipe | None) -> list[Diagnostic]:
@@ -296,13 +350,17 @@ def overruled(
     for d in found.decisions:
         if d.overrides:
             at = d.field.replace("_", "-")
+            field = _field_of(d.field, recipe)
             message = f"{title} on {platform} will run {d.value!r}, not {d.asked!r}: `--{at}`"
             notes = (f"row {d.rule} of its rules: {d.because}",)
-            out.append(finding("SF116", message, _labels(_field_of(d.field), recipe), notes))
+            offer = f"write {d.value!r} for `{field}`, or leave it out"
+            out.append(finding("SF116", message, _labels(field, recipe), notes, offer))
     for note in found.notes:
         if note.kind is not Kind.TOLD:
             said = f"{title} on {platform} {_IN_VAIN[note.kind]}: {note.text}"
-            out.append(finding("SF117", said, notes=(f"row {note.rule} of its rules",)))
+            field = _about(note.text, recipe)
+            labels = () if field is None else _labels(field, recipe)
+            out.append(finding("SF117", said, labels, (f"row {note.rule} of its rules",)))
     return out
 
 
@@ -313,6 +371,9 @@ _IN_VAIN = {
 }
 
 
-def _field_of(flag: str) -> str:
-    """The field of a recipe that a flag says, where there is one."""
-    return ENGINE_NAMES.get(flag, f"engine.{flag}")
+def _field_of(flag: str, recipe: ResolvedRecipe) -> str:
+    """Where a recipe says a flag: under `engine`, or in the field that stands for it."""
+    for name, given in recipe.engine.items():
+        if flag in given:
+            return f"engine.{name}.{flag}"
+    return ENGINE_NAMES.get(flag, f"--{flag.replace('_', '-')}")
