@@ -246,6 +246,8 @@ def test_whatever_is_asked_there_is_an_answer(args, version) -> None:
 
 def test_a_machine_that_is_not_known_is_refused() -> None:
     assert rule_of(run(DRAFT, platform="h1000")) == "V1"
+    assert rule_of(run(DRAFT, version="0.1.0")) == "V1"
+    assert rule_of(run({})) == "V11"
 
 
 def test_every_rule_that_is_named_is_in_the_table() -> None:

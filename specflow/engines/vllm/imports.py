@@ -148,7 +148,8 @@ class _Back:
             self._take("model")
         if least is None and most is None:
             text = "vLLM looks for 5 tokens where neither bound is said, and the recipe says so"
-            self.approximate.append(Gap(_option("prompt_lookup_max"), text))
+            bounds = ("prompt_lookup_min", "prompt_lookup_max")
+            self.approximate += [Gap(_option(bound), text) for bound in bounds]
             least = most = 5
         elif least is None or most is None:
             text = "the bound that is missing is the other one, and the recipe says so"

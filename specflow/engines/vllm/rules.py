@@ -87,7 +87,7 @@ def effective(
     requests  parameters of requests, of which some are answered with an error beside a draft
     """
     try:
-        run = Run(flat(_mapping(args), version), flags_of(version).defaults)
+        run = Run(flat(_mapping(args, version), version), flags_of(version).defaults)
         if args.get(SPEC) == {}:  # it is there, so vLLM makes a draft of it
             run.refuse("V11", "the JSON object says nothing: no draft model, no number of guesses")
         methods.shorthands(run, _given(version, target_config, draft_config, platform, env))
@@ -126,7 +126,10 @@ def _draft(run: Run, target: object, draft: object) -> object:
     return target if draft is None and inside and bundled else draft
 
 
-def _mapping(args: object) -> Mapping[Any, Any]:
+def _mapping(args: object, version: str) -> Mapping[Any, Any]:
+    if version not in VERSIONS:
+        known = ", ".join(VERSIONS)
+        raise Refusal(Refused("V1", f"no rules of vLLM {version} are known, but of {known}"))
     if not isinstance(args, Mapping):
         raise Refusal(Refused("V1", "arguments are flags by name", "TypeError"))
     return args
