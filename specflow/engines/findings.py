@@ -358,8 +358,8 @@ def overruled(
     for note in found.notes:
         if note.kind is not Kind.TOLD:
             said = f"{title} on {platform} {_IN_VAIN[note.kind]}: {note.text}"
-            field = _about(note.text, recipe)
-            labels = () if field is None else _labels(field, recipe)
+            about = _about(note.text, recipe)
+            labels = () if about is None else _labels(about, recipe)
             out.append(finding("SF117", said, labels, (f"row {note.rule} of its rules",)))
     return out
 

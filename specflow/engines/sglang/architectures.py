@@ -64,6 +64,12 @@ def deepseek(run: Run, given: Given) -> None:
 
 def _sparse_kv(run: Run, given: Given) -> None:
     dtype, newest = run["kv_cache_dtype"], given.machine.sm >= 100 and not given.target.sinks
+    if given.machine.kind == "xpu":
+        if dtype == "auto":
+            run.set("kv_cache_dtype", "bfloat16", "3.6", "the KV of sparse attention here")
+        return
+    if given.target.text("learnable_sink") and dtype not in ("auto", "bf16", "bfloat16"):
+        run.refuse("3.6", f"learned sinks of sparse attention keep KV as bfloat16, not {dtype}")
     if dtype == "auto":
         dtype = "fp8_e4m3" if newest else "bfloat16"
     dtype = "bfloat16" if dtype == "bf16" else dtype
@@ -90,7 +96,7 @@ def moe_runner(run: Run, given: Given) -> None:
     if not family or not machine.sm100 or arch.startswith("Longcat"):
         return
     method = run["quantization"] or given.target.nested("quantization_config").get("quant_method")
-    if method in (None, "fp8", "modelopt_fp8", "modelopt_fp4", "modelopt_mixed"):
+    if method in (None, "fp8", "modelopt_fp8", "modelopt_fp4", "modelopt_mixed", "modelopt"):
         run.set("moe_runner_backend", "flashinfer_trtllm", "3.9", f"{arch} on SM100")
 
 
