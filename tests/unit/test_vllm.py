@@ -211,6 +211,29 @@ def test_requests_that_are_answered_with_an_error() -> None:
     assert notes(plain, "V22") == []
 
 
+def test_a_draft_of_speculators_as_the_model_brings_its_target() -> None:
+    config = {
+        "speculators_model_type": "peagle",
+        "speculators_config": {
+            "proposal_methods": [{"speculative_tokens": 5}],
+            "verifier": {"name_or_path": "org/verifier"},
+        },
+    }
+    found = effective({"model": "org/draft"}, config)
+    assert isinstance(found, Effective)
+    assert (found["model"], value(found, "model")) == ("org/verifier", "org/draft")
+    assert (value(found, "method"), value(found, "num_speculative_tokens")) == ("eagle3", 5)
+    assert found.decision("model").overrides
+    fewer = {"model": "org/draft", SPEC: {"num_speculative_tokens": 2}}
+    assert rule_of(effective(fewer, config, version="0.20.0")) == "V24"  # P-EAGLE came later
+    config["speculators_model_type"] = "eagle3"
+    asked = {v: effective(fewer, config, version=v) for v in VERSIONS}
+    kept = {v: value(found, "num_speculative_tokens") for v, found in asked.items()}
+    assert kept == dict.fromkeys(VERSIONS, 2) | dict.fromkeys(("0.20.0", "0.24.0", "0.28.0"), 5)
+    del config["speculators_config"]["verifier"]
+    assert rule_of(effective({"model": "org/draft"}, config)) == "V24"
+
+
 def test_suffix_decoding_needs_a_package() -> None:
     found = run({"method": "suffix"}, draft=None)
     assert value(found, "num_speculative_tokens") == 24
@@ -253,9 +276,10 @@ def test_a_machine_that_is_not_known_is_refused() -> None:
 def test_every_rule_that_is_named_is_in_the_table() -> None:
     import inspect
 
-    from specflow.engines.vllm import budget, checks, methods, rules
+    from specflow.engines.vllm import budget, checks, methods, rules, speculators
 
-    text = "".join(inspect.getsource(module) for module in (budget, checks, methods, rules))
+    modules = (budget, checks, methods, rules, speculators)
+    text = "".join(inspect.getsource(module) for module in modules)
     for rule in RULES:
         assert f'"{rule}"' in text
     assert len(set(STEPS)) == len(STEPS)

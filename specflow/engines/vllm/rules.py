@@ -10,7 +10,7 @@ from typing import Any
 
 from specflow.diagnostics import closest
 from specflow.engines.outcome import START, Effective, Refusal, Refused, Run
-from specflow.engines.vllm import budget, checks, methods
+from specflow.engines.vllm import budget, checks, methods, speculators
 from specflow.engines.vllm.given import PLATFORMS, UNREAD, Given
 from specflow.engines.vllm.lines import flat
 from specflow.engines.vllm.methods import METHOD, MODEL
@@ -42,6 +42,7 @@ RULES: dict[str, tuple[str, str]] = {
     "V21": ("names of EAGLE networks", "transformers_utils/configs/eagle.py"),
     "V22": ("parameters of requests", "sampling_params.py: _validate_spec_decode"),
     "V23": ("LoRA takes room for every guess", "arg_utils.py: create_engine_config"),
+    "V24": ("a draft as the model", "transformers_utils/config.py: maybe_override_with_*"),
     "V27": ("asynchronous scheduling", "vllm.py: __post_init__"),
     "V28": ("the draft's length is the target's", "vllm.py: _limit_max_model_len_to_draft (0.33)"),
 }
@@ -93,6 +94,9 @@ def effective(
         methods.shorthands(run, _given(version, target_config, draft_config, platform, env))
         draft = _draft(run, target_config, draft_config)
         given = _given(version, target_config, draft, platform, env)
+        if speculators.names_its_target(run, given):
+            budget.defaults(run, given)
+            return run.outcome()
         if not methods.speculates(run):
             budget.defaults(run, given)
             return run.outcome()
