@@ -363,6 +363,12 @@ def test_what_is_no_argument_is_refused(line) -> None:
         from_args(*read(line, NEWEST), NEWEST)
 
 
+def test_a_file_of_flags_is_named() -> None:
+    found = from_args(*read("vllm serve m --config more.yaml", NEWEST), NEWEST)
+    assert [gap.at for gap in found.lost] == ["--config"]
+    assert "engine" not in found.written
+
+
 def test_a_draft_that_no_recipe_has_is_kept_and_lost() -> None:
     spec = {"method": "suffix", "num_speculative_tokens": 16}
     found = imported(spec)

@@ -216,6 +216,9 @@ class _Back:
             self.approximate.append(Gap(_option(name), text))
 
     def _run(self) -> None:
+        if (file := self.args.pop("config", None)) is not None:
+            text = f"the flags in {file} are not read here: import that file too"
+            self.lost.append(Gap("--config", text))
         for path, flag in RUN.items():
             value = self.args.get(flag)
             fits = value in DTYPES if flag == "dtype" else _fits(path, value)
