@@ -61,8 +61,12 @@ class Config:
         return cls({key: _plain(value) for key, value in raw.items() if isinstance(key, str)})
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A value of the whole config."""
-        return self.raw.get(key, default)
+        """A value of the whole config; one that it has not, its text config may have."""
+        if key in self.raw or key == "model_type":
+            return self.raw.get(key, default)
+        inner = self.raw.get("text_config")
+        value = inner.get(key) if isinstance(inner, Mapping) else None
+        return default if value is None else value
 
     def text(self, key: str, default: Any = None) -> Any:
         """A value of the text model."""
@@ -73,7 +77,7 @@ class Config:
 
     def nested(self, key: str) -> Mapping[str, Any]:
         """A block of the config, empty where there is none."""
-        block = self.raw.get(key)
+        block = self.get(key)
         return block if isinstance(block, Mapping) else {}
 
     def count(self, key: str) -> int:
@@ -230,7 +234,8 @@ def _layer_ids(ids: Any) -> None:
     if not isinstance(ids, list | tuple) or not ids:
         raise UnusableConfig("target_layer_ids is not a list of layers")
     for each in ids:
-        _whole(each, "target_layer_ids", -(2**63))
+        if _whole(each, "target_layer_ids", -(2**63)) is None:
+            raise UnusableConfig("target_layer_ids names no layer")
 
 
 def _mask(block: Mapping[str, Any], config: Config) -> None:
