@@ -161,6 +161,7 @@ def test_ctrl_c_before_the_first_handler_is_one_word() -> None:
     """As the script of the package begins: the interpreter's own handler is still in place."""
     program = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job begins without it
 class Hook:
     def find_spec(self, name, path=None, target=None):
         if name == "specflow.interrupts":
