@@ -17,11 +17,15 @@ from specflow.recipe import ResolvedRecipe
 
 @dataclass(frozen=True)
 class Asked:
-    """An engine at a version whose rules are known, and what there is to say of that version."""
+    """An engine at a version whose rules are known, and what there is to say of that version.
+
+    said  the version that was asked for, where its rules are not known
+    """
 
     engine: Engine
     version: str
     findings: tuple[Diagnostic, ...] = ()
+    said: str = ""
 
     @property
     def title(self) -> str:
@@ -76,9 +80,14 @@ def asked_engine(said: str) -> Asked:
         raise UsageError(f"`{version}` is no version of {engine.title}", offer) from error
     if known == version or known.startswith(f"{version}."):
         return Asked(engine, known)
-    message = f"{engine.title} {version} is not known; judged by the rules of {known}"
+    return judged_by(engine, version, known)
+
+
+def judged_by(engine: Engine, version: str, known: str, because: str = "") -> Asked:
+    """An engine at a version that is not known, by the rules of one that is."""
+    message = f"{engine.title} {version} is not known; judged by the rules of {known}{because}"
     notes = ("flags, defaults and refusals may have changed between the two",)
-    return Asked(engine, known, (finding("SF115", message, notes=notes),))
+    return Asked(engine, known, (finding("SF115", message, notes=notes),), version)
 
 
 def asked_platform(engine: Engine, name: str | None) -> str:

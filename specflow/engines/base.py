@@ -64,6 +64,22 @@ class Import:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """What is known beside the arguments that are imported.
+
+    files   files that a script writes before it starts the server, by name
+    target  the config.json of the target, and `draft` of its draft; None where it is not known
+    """
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    target: Mapping[str, Any] | None = None
+    draft: Mapping[str, Any] | None = None
+
+
+NOTHING = Beside()
+
+
+@dataclass(frozen=True)
 class Word:
     """How an engine says a word of a recipe.
 
@@ -152,9 +168,11 @@ class Engine:
     effective  what the engine makes of an export: recipe, export, version, platform
     read       a command line -> arguments by name, variables; raises Refusal
     typed      arguments by name as a file has them -> checked; raises Refusal
-    load       arguments, variables, version -> Import
+    load       arguments, variables, version, what is known beside them -> Import
     formats    `--format` -> an export as text; the first is the default
     words      recipe word -> this engine's
+    classes    what a Python program makes an engine of; empty where none is made so
+    made       an argument of those that is an object: its class, its arguments -> as a file has it
     spread     arguments -> flags as `effective` names them, where an argument holds several
     installs   what `pip install` takes to have it; empty where pip does not
     package    what `run --engine` imports; empty where it is not run from here
@@ -170,9 +188,11 @@ class Engine:
     effective: Callable[[ResolvedRecipe, Export, str, str], Effective | Refused]
     read: Callable[[str, str], tuple[dict[str, Any], dict[str, str]]]
     typed: Callable[[Mapping[Any, Any], str], dict[str, Any]]
-    load: Callable[[Mapping[str, Any], Mapping[str, str], str], Import]
+    load: Callable[[Mapping[str, Any], Mapping[str, str], str, Beside], Import]
     formats: Mapping[str, Callable[[Export, str], str]]
     words: Mapping[str, Word]
+    classes: tuple[str, ...] = ()
+    made: Callable[[str, dict[str, Any]], Any] = lambda name, args: args  # noqa: ARG005
     spread: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
     installs: str = ""
     package: str = ""

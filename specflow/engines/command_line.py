@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from specflow.engines.flags import TABLE_ROW, Flag, Flags
-from specflow.engines.outcome import Refusal, Refused
-
-_VARIABLE = re.compile(r"([A-Z][A-Z0-9_]*)=(.*)", re.S)
+from specflow.engines import scripts
+from specflow.engines.flags import Flag, Flags, shown_key
+from specflow.engines.outcome import TABLE_ROW, Fault, Refusal, Refused
+from specflow.engines.scripts import Line
 
 
 def words(flags: Flags, args: Mapping[str, Any]) -> list[str]:
@@ -37,59 +35,76 @@ def words(flags: Flags, args: Mapping[str, Any]) -> list[str]:
 
 def read(flags: Flags, text: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Arguments and variables of a command line; other words before the flags are passed by."""
-    env, found = split(text)
-    # `python -m sglang.launch_server --tp-size 2`: what starts the server is no flag of it.
-    start = (i for i, word in enumerate(found) if _starts(flags, word))
-    return _flags(flags, found[next(start, len(found)) :]), env
+    found = line(flags, text)
+    return arguments(flags, found.words), dict(found.env)
 
 
-def _starts(flags: Flags, word: str) -> bool:
-    """Whether a word is a flag: a long one, or a short one that the engine has."""
-    return word.startswith("--") or (_is_option(word) and word.lstrip("-") in flags.spellings)
-
-
-def split(text: str) -> tuple[dict[str, str], list[str]]:
-    """The variables in front of a command line, and its words."""
-    try:
-        # A line that ends in a backslash goes on in the next, as in a script.
-        found = shlex.split(text.replace("\\\n", " "), comments=True)
-    except ValueError as error:
-        _refuse(f"the command line does not end: {error}")
-    env: dict[str, str] = {}
-    for word in found:
-        if word.startswith("-"):
-            break
-        variable = _VARIABLE.fullmatch(word)
-        if variable:
-            env[variable[1]] = variable[2]
-    return env, found
+def line(flags: Flags, text: str) -> Line:
+    """The words of a line or a script that start the server, with its variables and files."""
+    return scripts.line(text, flags.server, lambda word: _starts(flags, word))
 
 
 def typed(flags: Flags, args: Mapping[Any, Any]) -> dict[str, Any]:
     """Arguments of a file, by name; text for a number is a number, as on the command line."""
-    out = {}
+    out: dict[str, Any] = {}
+    faults: list[Fault] = []
     for key, value in args.items():
-        flag = flags[flags.name_of(key)]
-        out[flag.name] = _value(flag, [value]) if isinstance(value, str) else value
-    return flags.checked(out)
+        try:
+            flag = flags[flags.name_of(key)]
+            out |= flags.checked({flag.name: _of_text(flag, value)})
+        except Refusal as refusal:
+            faults.append(Fault(refusal.refused, (shown_key(key),)))
+    if faults:
+        raise Refusal.of(faults)
+    return out
 
 
-def _flags(flags: Flags, found: Sequence[str]) -> dict[str, Any]:
+def _of_text(flag: Flag, value: Any) -> Any:
+    return _value(flag, [value]) if isinstance(value, str) else value
+
+
+def _plain(option: str) -> str:
+    return option
+
+
+def arguments(
+    flags: Flags, found: Sequence[str], spelled: Callable[[str], str] = _plain
+) -> dict[str, Any]:
+    """Arguments by name, from the first flag on; refuses all that are none at once.
+
+    spelled  an option as the table of flags has it
+    """
+    # `python -m sglang.launch_server --tp-size 2`: what starts the server is no flag of it.
+    i = next((i for i, word in enumerate(found) if _starts(flags, word)), len(found))
     args: dict[str, Any] = {}
-    i = 0
+    faults: list[Fault] = []
     while i < len(found):
         word, values, i = found[i], [], i + 1
         if not _is_option(word):
-            _refuse(f"`{word[:60]}` is no flag")
+            reason = f"`{word[:60]}` is no flag"
+            faults.append(Fault(Refused(TABLE_ROW, reason, "SystemExit"), (word,)))
+            continue
         option, bound, value = word.partition("=") if flags.bound else (word, "", "")
+        group = [word]
         if bound:
             values = [value]
         while not bound and i < len(found) and not _is_option(found[i]):
             values.append(found[i])
             i += 1
-        flag, off = _named(flags, option)
-        args[flag.name] = False if off else _value(flag, values)
-    return flags.checked(args)
+        group += [] if bound else values
+        try:
+            flag, off = _named(flags, spelled(option))
+            args |= flags.checked({flag.name: False if off else _value(flag, values)})
+        except Refusal as refusal:
+            faults.append(Fault(refusal.refused, tuple(group)))
+    if faults:
+        raise Refusal.of(faults)
+    return args
+
+
+def _starts(flags: Flags, word: str) -> bool:
+    """Whether a word is a flag: a long one, or a short one that the engine has."""
+    return word.startswith("--") or (_is_option(word) and word.lstrip("-") in flags.spellings)
 
 
 def _is_option(word: str) -> bool:
@@ -103,7 +118,7 @@ def _named(flags: Flags, option: str) -> tuple[Flag, bool]:
     positive = bare.removeprefix("no_")
     if positive != bare and positive in flags and flags[positive].type.startswith("bool"):
         return flags[positive], True
-    return flags[flags.name_of(option)], False
+    return flags[flags.name_of(flags.begun(option))], False
 
 
 def _value(flag: Flag, values: Sequence[str]) -> Any:
@@ -113,10 +128,10 @@ def _value(flag: Flag, values: Sequence[str]) -> Any:
     if kind == "list":
         return [_number(v) for v in values]
     if kind == "any":
-        return values[0] if len(values) == 1 else list(values)
+        return str(values[0]) if len(values) == 1 else [str(each) for each in values]
     if len(values) != 1:
         _refuse(f"{flag.option} takes one value, not {len(values)}")
-    word = values[0]
+    word = str(values[0])
     if kind == "bool":
         known = {"true": True, "false": False}
         return known.get(word.lower(), word)
@@ -139,7 +154,7 @@ def _number(word: str) -> Any:
             return number(word)
         except ValueError:
             continue
-    return word
+    return str(word)
 
 
 def _refuse(reason: str) -> NoReturn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from specflow.facts import DraftFacts, ModelFacts
+from specflow.facts import DraftFacts, ModelFacts, read
 from specflow.recipe import ResolvedRecipe
 
 # Architectures of drafts that are only known by their format: what SGLang calls such a network.
@@ -35,6 +35,14 @@ def draft_config(recipe: ResolvedRecipe) -> dict[str, Any] | None:
     if not facts.config:
         config |= _network(recipe.facts.net)
     return config
+
+
+def config_of(model: str) -> dict[str, Any] | None:
+    """A model's by its name; None where the model is not here, and nothing is recorded of it."""
+    facts = read(model)
+    if facts.problem is not None and not facts.config:
+        return None
+    return _config(facts) or None
 
 
 def _config(facts: ModelFacts) -> dict[str, Any]:

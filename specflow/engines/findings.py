@@ -115,7 +115,7 @@ A flag that the engine has not, or a value of another type, would stop the engin
 ## Example
 ```sh
 specflow import --engine sglang@0.5.23 --args "--model-path builtin:pico-llama
---speculative-num-step 3"
+--speculative-num-stepps 3"
 ```
 
 Use instead:

@@ -15,9 +15,7 @@ from importlib.resources import files
 from typing import Any
 
 from specflow.diagnostics import closest
-from specflow.engines.outcome import Refusal, Refused, shown
-
-TABLE_ROW = "1.1"  # where the catalogue lists flags; the name of this rule in a refusal
+from specflow.engines.outcome import TABLE_ROW, Fault, Refusal, Refused, shown
 
 
 @dataclass(frozen=True)
@@ -43,6 +41,8 @@ class Flags:
     package  where its table lies, as `file` beside the code
     gone     flags of other versions, and what this one has for them
     bound    whether `--flag=value` is a way to write a flag
+    short    whether the beginning of a flag stands for it on the command line, as argparse has it
+    server   words that start the server, as patterns; flags come after them
     """
 
     def __init__(
@@ -53,9 +53,13 @@ class Flags:
         *,
         gone: Mapping[str, str] | None = None,
         bound: bool = True,
+        short: bool = False,
+        server: tuple[tuple[str, ...], ...] = (),
     ) -> None:
         self.title = title
         self.bound = bound
+        self.short = short
+        self.server = server
         self._gone = gone or {}
         self._package = package
         self._file = file
@@ -84,17 +88,46 @@ class Flags:
         return {name: flag.default for name, flag in self.all.items()}
 
     def checked(self, args: Mapping[Any, Any]) -> dict[str, Any]:
-        """The arguments by name, each known and of its type; refuses the first that is not."""
+        """The arguments by name, each known and of its type; refuses all that are not."""
         out: dict[str, Any] = {}
+        faults = []
         for key, value in args.items():
-            flag = self.all[self.name_of(key)]
-            if value is not None:
-                out[flag.name] = _typed(flag, value)
+            try:
+                flag = self.all[self.name_of(key)]
+                if value is not None:
+                    out[flag.name] = _typed(flag, value)
+            except Refusal as refusal:
+                faults.append(Fault(refusal.refused, (shown_key(key),)))
+        if faults:
+            raise Refusal.of(faults)
         return out
+
+    def begun(self, option: str) -> str:
+        """An option in full, where it is the beginning of one flag alone; else as it is.
+
+        Raises `Refusal` where several flags begin so.
+        """
+        spelled = option.lstrip("-").replace("-", "_")
+        exact = spelled in self.all or spelled in self.spellings
+        if not self.short or exact or not option.startswith("--") or not spelled:
+            return option
+        # A key inside a flag's object is none of the parser's own; nor is a short form: `-tp`.
+        found = [
+            flag.name
+            for flag in self.all.values()
+            if ("." not in flag.name and flag.name.startswith(spelled))
+            or any(each.startswith(f"--{spelled.replace('_', '-')}") for each in flag.spellings)
+        ]
+        if len(found) > 1:
+            options = [self.all[name].option for name in found]
+            more = f" and {len(options) - 6} more" if len(options) > 6 else ""
+            said = f"`{option}` begins {len(options)} flags: {', '.join(options[:6])}{more}"
+            raise Refusal(Refused(TABLE_ROW, said, "SystemExit"))
+        return self.all[found[0]].option if found else option
 
     def name_of(self, key: Any) -> str:
         """A flag's name, from any spelling of it."""
-        said = key if isinstance(key, str) else shown(key)
+        said = shown_key(key)
         spelled = said.lstrip("-").replace("-", "_")
         name = self.spellings.get(spelled, spelled)
         if name in self.all:
@@ -105,6 +138,11 @@ class Flags:
             hint = f": {self._gone[spelled]}"
         said = f"{self.title} has no flag `{spelled}`{hint}"
         raise Refusal(Refused(TABLE_ROW, said, "SystemExit"))
+
+
+def shown_key(key: Any) -> str:
+    """A key of arguments as text."""
+    return key if isinstance(key, str) else shown(key)
 
 
 def _flag(line: str) -> Flag:

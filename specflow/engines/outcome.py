@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NoReturn
@@ -19,6 +19,9 @@ class Kind(StrEnum):
 
 Remark = tuple[str, Kind, str]  # row, kind, text
 WARN, START, OPEN, TOLD = Kind.WARNS, Kind.AT_START, Kind.UNCHECKED, Kind.TOLD
+
+
+TABLE_ROW = "1.1"  # where the catalogue lists flags; the name of this rule in a refusal
 
 
 def shown(value: object) -> str:
@@ -92,13 +95,30 @@ class Effective:
         return next((d for d in self.decisions if d.field == field), None)
 
 
-class Refusal(Exception):  # noqa: N818  (not an error of ours: an answer, carried up)
-    """A refusal on its way out of the rules."""
+@dataclass(frozen=True)
+class Fault:
+    """A refusal of one argument.
 
-    def __init__(self, refused: Refused) -> None:
+    words  the argument and its values as they were written; empty where that is not known
+    """
+
+    refused: Refused
+    words: tuple[str, ...] = ()
+
+
+class Refusal(Exception):  # noqa: N818  (not an error of ours: an answer, carried up)
+    """A refusal on its way out of the rules; of arguments, every one of them that is at fault."""
+
+    def __init__(self, refused: Refused, faults: tuple[Fault, ...] = ()) -> None:
         """Keep the answer."""
         super().__init__(refused.reason)
         self.refused = refused
+        self.faults = faults or (Fault(refused),)
+
+    @classmethod
+    def of(cls, faults: Sequence[Fault]) -> Refusal:
+        """A refusal of several arguments, which reads as that of the first."""
+        return cls(faults[0].refused, tuple(faults))
 
 
 class Run:

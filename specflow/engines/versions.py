@@ -21,6 +21,15 @@ def nearest(asked: str, known: Sequence[str]) -> str:
     return older[-1] if older else known[0]
 
 
+def others(asked: str, known: Sequence[str]) -> list[str]:
+    """The known versions but the nearest: newer than the asked one first, each by how near it is.
+
+    known  oldest first
+    """
+    near = known.index(nearest(asked, known))
+    return [*known[near + 1 :], *reversed(known[:near])]
+
+
 def numbers(version: str, *, wide: bool = False) -> tuple[int, ...]:
     """A version as numbers to compare; `wide` lets 0.32 stand for every 0.32.x."""
     found = tuple(int(part) for part in re.findall(r"\d+", version))

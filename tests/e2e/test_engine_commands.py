@@ -101,7 +101,7 @@ def test_an_export_says_what_the_engine_will_overrule(capsys) -> None:
 
 
 def test_a_misspelt_flag_is_a_finding(capsys) -> None:
-    assert main(["import", *SGLANG, "--args", "--speculative-num-step 3"]) == 1
+    assert main(["import", *SGLANG, "--args", "--speculative-num-stepps 3"]) == 1
     err = capsys.readouterr().out
     assert "error[SF114]" in err
     assert "speculative_num_steps" in err
@@ -158,7 +158,7 @@ def test_arguments_that_contradict_each_other_are_no_recipe(capsys) -> None:
 
 def test_one_engines_arguments_go_to_a_file_of_another_form(capsys, tmp_path) -> None:
     file = tmp_path / "serve.sh"
-    file.write_text(f"python -m sglang.launch_server {CHAIN} --tp-size=2")
+    file.write_text(f"python -m sglang.launch_server {CHAIN} --tp-size=2 --speculative-num-steps 3")
     assert main(["export", f"sglang:{file}", *SGLANG, "--format", "json"]) == 0
     said = json.loads(capsys.readouterr().out)["args"]
     assert said["tp_size"] == 2

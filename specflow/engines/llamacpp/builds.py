@@ -62,7 +62,7 @@ class Build:
         """Its flags."""
         file = f"flags-{self.version}.tsv"
         package = "specflow.engines.llamacpp"
-        return Flags(self.title, package, file, gone=self.gone, bound=False)
+        return Flags(self.title, package, file, gone=self.gone, bound=False, server=_SERVER)
 
     @cached_property
     def variables(self) -> Mapping[str, str]:
@@ -90,6 +90,12 @@ class Build:
         return [] if NONE in names else list(dict.fromkeys(names))
 
 
+# The binary by any of its names, or a container whose image is followed by flags.
+_SERVER = (
+    (r"(.*/)?llama-(server|cli|speculative\S*)(\.exe)?",),
+    (r".*/server(\.exe)?",),
+    (r"\S*llama\.cpp[:@]\S*",),
+)
 # A flag that the build has not any more is refused by its variable too.
 _VARIABLES = {
     "MODEL": "model",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specflow.engines import command_line, show
-from specflow.engines.base import Engine, Export, Import, Word
+from specflow.engines.base import NOTHING, Beside, Engine, Export, Import, Word
 from specflow.engines.flags import Flags
 from specflow.engines.llamacpp.builds import BUILDS, TITLE, build
 from specflow.engines.llamacpp.exports import NAME, to_args
@@ -45,9 +45,10 @@ _OFF = {
 
 def _read(text: str, version: str) -> tuple[dict[str, Any], dict[str, str]]:
     flags = _flags(version)
-    words = text.split(" ")
+    found = command_line.line(flags, text)
     known = {short: long for short, long in _OFF.items() if _has(flags, long)}
-    return command_line.read(flags, " ".join(known.get(word, word) for word in words))
+    args = command_line.arguments(flags, found.words, lambda option: known.get(option, option))
+    return args, dict(found.env)
 
 
 def _has(flags: Flags, option: str) -> bool:
@@ -59,7 +60,12 @@ def _typed(args: Mapping[Any, Any], version: str) -> dict[str, Any]:
     return command_line.typed(_flags(version), args)
 
 
-def _load(args: Mapping[str, Any], env: Mapping[str, str], version: str) -> Import:
+def _load(
+    args: Mapping[str, Any],
+    env: Mapping[str, str],
+    version: str,
+    beside: Beside = NOTHING,  # noqa: ARG001 - a build has one default for every model
+) -> Import:
     return from_args(args, env, build(version))
 
 

@@ -7,27 +7,35 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from specflow.engines.base import ENV, Gap, Import
+from specflow.engines.base import ENV, NOTHING, Beside, Gap, Import
 from specflow.engines.sglang.env import LAG, RAGGED
 from specflow.engines.sglang.exports import DTYPES, ORDERS, RUN, SERIAL
 from specflow.engines.sglang.flags import FLAGS
 from specflow.engines.sglang.names import DRAFT, NAME, STEPS, TOKENS, TOPK
+from specflow.engines.sglang.tables import ADAPTIVE_SLOTS, CHAIN, NGRAM_TOKENS, SHAPES
+
+# The slots of its draft are the steps of this one (row D7): no default of an architecture.
+BY_DRAFT = "IQuestQ1ForCausalLM"
 
 
-def from_args(args: Mapping[str, Any], env: Mapping[str, str] | None = None) -> Import:
+def from_args(
+    args: Mapping[str, Any], env: Mapping[str, str] | None = None, beside: Beside = NOTHING
+) -> Import:
     """Arguments of SGLang as the fields of a recipe; no model has to be here."""
-    back = _Back({k: v for k, v in args.items() if v is not None}, dict(env or {}))
-    return back.run()
+    given = {k: v for k, v in args.items() if v is not None}
+    return _Back(given, dict(env or {}), beside).run()
 
 
 class _Back:
     """An import in the making: flags are taken off as they are understood."""
 
-    def __init__(self, args: dict[str, Any], env: dict[str, str]) -> None:
+    def __init__(self, args: dict[str, Any], env: dict[str, str], beside: Beside) -> None:
         self.args = args
         self.env = env
+        self.beside = beside
         self.written: dict[str, dict[str, Any]] = {}
         self.lost: list[Gap] = []
+        self.approximate: list[Gap] = []
         self.overruled: list[Gap] = []
         self.refused: list[Gap] = []
 
@@ -45,8 +53,9 @@ class _Back:
         self._accept(name)
         self._run()
         self._rest()
-        overruled, refused = tuple(self.overruled), tuple(self.refused)
-        return Import(self.written, tuple(self.lost), overruled=overruled, refused=refused)
+        gaps = (self.lost, self.approximate, self.overruled, self.refused)
+        lost, approximate, overruled, refused = (tuple(found) for found in gaps)
+        return Import(self.written, lost, approximate, overruled, refused)
 
     def _put(self, path: str, value: Any) -> None:
         if value is not None:
@@ -72,35 +81,92 @@ class _Back:
 
     def _serial(self, name: str) -> None:
         topk, steps = self.args.pop(TOPK, None), self.args.pop(STEPS, None)
+        tokens = self.args.pop(TOKENS, None)
+        adaptive = self.args.pop("speculative_adaptive", False)
+        if adaptive and topk not in (None, 1):
+            said = f"SGLang 0.5.23 keeps to fixed steps beside topk {topk} (row V1 of its rules)"
+            self.overruled.append(Gap(_option("speculative_adaptive"), said))
+            self.args.pop("speculative_adaptive_config", None)
+            adaptive = False
+        if adaptive and self._adaptive(name, steps):
+            self._put("draft.topk", topk)
+            return  # the width of a step is that of its own steps
+        steps, topk, tokens = self._shape(name, steps, topk, tokens)
         self._put("draft.num_steps", steps)
         self._put("draft.topk", topk)
-        tokens = self.args.pop(TOKENS, None)
         if topk == 1 and steps is not None and tokens not in (None, steps + 1):
             said = f"SGLang 0.5.23 will run {steps + 1}, not {tokens}: a chain of {steps} steps"
             self.overruled.append(Gap(_option(TOKENS), f"{said} (row E4 of its rules)"))
             tokens = None
         if topk is not None and topk > 1:
             self._put("verify.shape", "tree")
-        if self.args.pop("speculative_adaptive", False):
-            self._adaptive(name)  # the width of a step is that of its own steps
-        else:
-            self._put("verify.num_draft_tokens", tokens)
+        self._put("verify.num_draft_tokens", tokens)
 
-    def _adaptive(self, name: str) -> None:
+    def _shape(self, name: str, *said: int | None) -> tuple[int | None, ...]:
+        """Steps, branches and width as they run: all of them are a default, or none (row E1)."""
+        if said == (None, None, None) and name != "FROZEN_KV_MTP":
+            return self._default(name)
+        fault = _fault(name, said)
+        if fault and self._architecture() != BY_DRAFT:
+            self._incomplete(said, fault)
+        return said
+
+    def _default(self, name: str) -> tuple[int | None, ...]:
+        """What SGLang runs where nothing is said, as far as it is known (row 3.1)."""
+        architecture = self._architecture()
+        if name == "STANDALONE":
+            return CHAIN
+        if architecture not in ("", BY_DRAFT):
+            return SHAPES.get(architecture, CHAIN)
+        text = "SGLang's default goes by the target's architecture, which is not known here"
+        if architecture:
+            text = "SGLang takes the slots of the draft, which are not known here"
+        self.approximate.append(Gap(_option(STEPS), f"{text}; the recipe leaves it open"))
+        return None, None, None
+
+    def _architecture(self) -> str:
+        names = (self.beside.target or {}).get("architectures")
+        return str(names[0]) if isinstance(names, list | tuple) and names else ""
+
+    def _incomplete(self, said: tuple[int | None, ...], text: str) -> None:
+        """What is missing of the three, by the first of those that were said."""
+        named = dict(zip((STEPS, TOPK, TOKENS), said, strict=True))
+        missing = " and ".join(_option(f) for f, value in named.items() if value is None)
+        at = next((f for f, value in named.items() if value is not None), NAME)
+        self.refused.append(Gap(_option(at), f"it stands without {missing}: {text}"))
+
+    def _adaptive(self, name: str, steps: int | None) -> bool:
+        """Slots of steps, where the draft has them; whether it has."""
         path = self.args.pop("speculative_adaptive_config", None)
         if name not in ("EAGLE", "EAGLE3", "NEXTN"):
             self._lose("speculative_adaptive", f"{name} takes a fixed number of steps")
-            return
+            return False
+        slots: Mapping[int, Any] | None = ADAPTIVE_SLOTS
+        if path is not None:
+            slots = self._slots(str(path))
         self._put("draft.adaptive", True)
-        if path is None:
-            return
+        if slots and path is not None:
+            self._put("draft.adaptive_slots", slots)
+        if steps is None and slots:
+            every = sorted({each for slot in slots.values() for each in slot})
+            steps = every[len(every) // 2]  # what SGLang starts with (row 3.3)
+        self._put("draft.num_steps", steps)
+        return True
+
+    def _slots(self, path: str) -> dict[int, list[int]] | None:
+        """The slots of a file: one that the script writes, or one that is here."""
         try:
-            said = json.loads(Path(path).read_text(encoding="utf-8"))
-            slots = {int(k): list(v["candidate_steps"]) for k, v in said.items() if k.isdigit()}
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            text = self.beside.files.get(path)
+            if text is None:
+                text = Path(path).read_text(encoding="utf-8")
+            return {
+                int(k): list(map(int, v["candidate_steps"]))
+                for k, v in json.loads(text).items()
+                if k.isdigit()
+            }
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             self._lose("speculative_adaptive_config", f"no slots can be read from {path}")
-            return
-        self._put("draft.adaptive_slots", slots)
+            return None
 
     def _ngram(self) -> None:
         fields = "speculative_ngram_"
@@ -111,7 +177,7 @@ class _Back:
         if most > 1:
             self._put("draft.breadth", [least, most])
         self._put("verify.shape", "tree" if most > 1 else "chain")
-        self._put("verify.num_draft_tokens", self.args.pop(TOKENS, None))
+        self._put("verify.num_draft_tokens", self.args.pop(TOKENS, NGRAM_TOKENS))
         self._put("draft.max_trie_depth", self.args.pop(f"{fields}max_trie_depth", None))
         self._put("draft.capacity", self.args.pop(f"{fields}capacity", None))
         kind = self.args.pop(f"{fields}match_type", None)
@@ -201,6 +267,21 @@ class _Back:
             kept[ENV] = dict(self.env)
         if kept:
             self.written["engine"] = {"sglang": kept}
+
+
+def _fault(name: str, said: tuple[int | None, ...]) -> str:
+    """What SGLang makes of steps, branches and width that are not all there; empty for nothing."""
+    steps, topk, tokens = said
+    if name == "FROZEN_KV_MTP":
+        lacks = "FROZEN_KV_MTP has no default: the server fails (row Z1 of SGLang's rules)"
+        return lacks if None in said else ""
+    if steps is None:
+        return "SGLang stops: it fills in all three, or none (row E1 of its rules)"
+    if topk is None:
+        return "SGLang stops: it compares nothing with 1 (row E2 of its rules)"
+    if topk > 1 and tokens is None:
+        return "SGLang starts a tree of no width, and fails at a request (row E3 of its rules)"
+    return ""
 
 
 def _option(flag: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from specflow.engines.base import ENV, Gap, Import
+from specflow.engines.base import ENV, NOTHING, Beside, Gap, Import
 from specflow.engines.trtllm.exports import NAME, OUTSIDE, OVERLAP, RUN
 from specflow.engines.trtllm.lines import folded, spread
 from specflow.engines.trtllm.releases import (
@@ -42,20 +42,28 @@ LIMITS = {
 DTYPES = ("float32", "bfloat16", "float16")
 
 
-def from_args(args: Mapping[str, Any], env: Mapping[str, str], release: Release) -> Import:
+def from_args(
+    args: Mapping[str, Any],
+    env: Mapping[str, str],
+    release: Release,
+    beside: Beside = NOTHING,
+) -> Import:
     """A configuration as the fields of a recipe; no model has to be here.
 
     Raises `Refusal` for a decoding type that the release has not, or a key that is none of it.
     """
     flat = {name: value for name, value in spread(args).items() if value is not None}
-    return _Back(flat, dict(env), release).run()
+    return _Back(flat, dict(env), release, beside).run()
 
 
 class _Back:
     """An import in the making: keys are taken off as they are understood."""
 
-    def __init__(self, args: dict[str, Any], env: dict[str, str], release: Release) -> None:
+    def __init__(
+        self, args: dict[str, Any], env: dict[str, str], release: Release, beside: Beside
+    ) -> None:
         self.args = args
+        self.beside = beside
         self.env = env
         self.release = release
         self.written: dict[str, dict[str, Any]] = {}
@@ -138,9 +146,7 @@ class _Back:
                 self._refuse("max_draft_len", f"{text}: name one of them")
             longest = first if first is not None else second
             if longest is None:
-                longest = 1
-                text = "left open, a checkpoint's MTP layers are counted; this recipe guesses one"
-                self._lose(key(self.release.counts), text)
+                longest = self._layers()
         if longest is None or longest < 1:
             said = f"max_draft_len is above 0 for {kind}"
             self._refuse("max_draft_len", said)
@@ -148,6 +154,15 @@ class _Back:
         if longest > MOST:
             self._lose(key("max_draft_len"), f"a recipe guesses {MOST} tokens at most")
         return int(min(longest, MOST))
+
+    def _layers(self) -> int:
+        """The MTP layers of the checkpoint, which are counted where no number is said."""
+        layers = (self.beside.target or {}).get("num_nextn_predict_layers")
+        if isinstance(layers, int) and layers > 0:
+            return layers
+        text = "left open, a checkpoint's MTP layers are counted; this recipe guesses one"
+        self._lose(key(self.release.counts), text)
+        return 1
 
     def _total(self, kind: str, guesses: int) -> None:
         """All tokens of a tree; of a chain they are its guesses."""

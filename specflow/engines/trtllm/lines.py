@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,7 +15,6 @@ from specflow.engines.trtllm.releases import SPEC, Release, key
 FILE = "trtllm.yaml"  # what an exported script calls the file of `--config`
 LARGEST = 1_000_000  # bytes of such a file
 _OPTIONS = ("config", "extra_llm_api_options", "extra_llm_api_options_yaml")
-_HERE = re.compile(r"cat > (\S+) <<'END'\n(.*?)\nEND\n", re.DOTALL)
 _SERVE = "trtllm-serve"
 
 
@@ -76,18 +74,17 @@ def read(text: str, release: Release) -> tuple[dict[str, Any], dict[str, str]]:
 
     `trtllm-serve MODEL --config FILE`: the file is read; what stands on the line goes before it.
     """
-    here = {name.strip("'\""): body for name, body in _HERE.findall(text)}
-    env, found = command_line.split(_HERE.sub("", text))
-    found = [word for word in found if not _is_variable(word, env)]
+    line = command_line.line(release.flags, text)
+    found = [word for word in line.words if not _is_variable(word, line.env)]
     model, rest = _served(found)
     files, rest = _files(rest)
     args: dict[str, Any] = {}
     for name in files:
-        args |= typed(_loaded(name, here), release)
-    line = {**command_line.read(release.flags, _quoted(rest))[0]}
+        args |= typed(_loaded(name, line.files), release)
+    said = command_line.arguments(release.flags, rest)
     if model:
-        line["model"] = model
-    return args | folded(line), env
+        said["model"] = model
+    return args | folded(said), dict(line.env)
 
 
 def _is_variable(word: str, env: Mapping[str, str]) -> bool:
@@ -98,13 +95,14 @@ def _is_variable(word: str, env: Mapping[str, str]) -> bool:
 def _served(found: Sequence[str]) -> tuple[str, list[str]]:
     """The model that is served, and the words behind it."""
     words = list(found)
-    if _SERVE not in words:
+    at = next((i for i, word in enumerate(words) if word.rpartition("/")[2] == _SERVE), None)
+    if at is None:
         return "", words
-    rest = words[words.index(_SERVE) + 1 :]
+    rest = words[at + 1 :]
     if rest and rest[0] == "serve":
         rest = rest[1:]
     if rest and not rest[0].startswith("-"):
-        return rest[0], rest[1:]
+        return str(rest[0]), rest[1:]
     return "", rest
 
 
@@ -123,10 +121,6 @@ def _files(found: Sequence[str]) -> tuple[list[str], list[str]]:
         else:
             _refuse(f"`{option}` names no file")
     return names, rest
-
-
-def _quoted(words: Sequence[str]) -> str:
-    return " ".join("'" + word.replace("'", "'\"'\"'") + "'" for word in words)
 
 
 def _loaded(name: str, here: Mapping[str, str]) -> Mapping[Any, Any]:

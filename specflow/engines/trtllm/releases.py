@@ -61,7 +61,8 @@ class Release:
     def flags(self) -> Flags:
         """Its keys, those of `speculative_config` by their dotted names."""
         file = f"flags-{self.version}.tsv"
-        return Flags(self.title, "specflow.engines.trtllm", file, gone=self.gone)
+        server = ((r"(.*/)?trtllm-serve",),)
+        return Flags(self.title, "specflow.engines.trtllm", file, gone=self.gone, server=server)
 
     def has(self, name: str, kind: str = "") -> bool:
         """Whether `speculative_config` has a key, for a decoding type or for all."""

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from specflow.engines import show
-from specflow.engines.base import Engine, Export, Import, Word
+from specflow.engines.base import NOTHING, Beside, Engine, Export, Import, Word
 from specflow.engines.flags import Flags
 from specflow.engines.outcome import Effective, Refused
 from specflow.engines.trtllm import lines
@@ -55,8 +55,18 @@ def _typed(args: Mapping[Any, Any], version: str) -> dict[str, Any]:
     return lines.typed(args, RELEASES[version])
 
 
-def _load(args: Mapping[str, Any], env: Mapping[str, str], version: str) -> Import:
-    return from_args(args, env, RELEASES[version])
+def _load(
+    args: Mapping[str, Any], env: Mapping[str, str], version: str, beside: Beside = NOTHING
+) -> Import:
+    return from_args(args, env, RELEASES[version], beside)
+
+
+def _made(name: str, args: dict[str, Any]) -> dict[str, Any]:
+    """An object of Python as a file has it: the class of a draft is its decoding type."""
+    kinds = {cls: kind for kind, cls in CLASSES.items()}
+    if not name.endswith("DecodingConfig"):
+        return args
+    return {TYPE: kinds.get(name, name.removesuffix("DecodingConfig")), **args}
 
 
 def _file(export: Export) -> str:
@@ -138,6 +148,8 @@ ENGINE = Engine(
         "run.batch_size": Word("max_batch_size"),
         "run.max_length": Word("max_seq_len"),
     },
+    classes=("LLM",),
+    made=_made,
     spread=lines.spread,
     installs="tensorrt-llm",
 )

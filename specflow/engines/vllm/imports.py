@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from specflow.engines.base import ENV, Gap, Import
+from specflow.engines.base import ENV, NOTHING, Beside, Gap, Import
 from specflow.engines.vllm.exports import WIDEST
+from specflow.engines.vllm.given import whole
 from specflow.engines.vllm.lines import flat, folded
-from specflow.engines.vllm.methods import PATHS, SHORTHANDS
+from specflow.engines.vllm.methods import BARE, LOOKUPS, PATHS, SHORTHANDS
 from specflow.engines.vllm.names import DRAFTS, DTYPES, REFINES, RUN
-from specflow.engines.vllm.versions import FACTS, SPEC, flags_of, key, methods_of, renamed
+from specflow.engines.vllm.versions import FACTS, SPEC, flags_of, key, methods_of, renamed, since
 
 LONGEST = 63  # guesses of a recipe's chain
 MOST_REQUESTS = 256  # of a recipe's batch
 SCHEDULE = "num_speculative_tokens_per_batch_size"
 
 
-def from_args(args: Mapping[str, Any], env: Mapping[str, str] | None, version: str) -> Import:
+def from_args(
+    args: Mapping[str, Any],
+    env: Mapping[str, str] | None,
+    version: str,
+    beside: Beside = NOTHING,
+) -> Import:
     """Arguments of vLLM as the fields of a recipe; no model has to be here.
 
     args  by name, keys of the JSON object inside it or by dotted names; not both
@@ -27,14 +33,17 @@ def from_args(args: Mapping[str, Any], env: Mapping[str, str] | None, version: s
         one = _option(dotted[0].partition(".")[2])
         said = f"beside {one} vLLM drops the JSON object: say all keys one way"
         return Import({}, refused=(Gap(f"--{SPEC.replace('_', '-')}", said),))
-    return _Back(flat(args, version), dict(env or {}), version).run()
+    return _Back(flat(args, version), dict(env or {}), version, beside).run()
 
 
 class _Back:
     """An import in the making: flags are taken off as they are understood."""
 
-    def __init__(self, args: dict[str, Any], env: dict[str, str], version: str) -> None:
+    def __init__(
+        self, args: dict[str, Any], env: dict[str, str], version: str, beside: Beside
+    ) -> None:
         self.args = args
+        self.beside = beside
         self.env = env
         self.version = version
         self.written: dict[str, dict[str, Any]] = {}
@@ -71,6 +80,10 @@ class _Back:
             self.refused.append(Gap(_option("tensor_parallel_size"), text))
         method = self._method()
         tokens = self.args.get(key("num_speculative_tokens"))
+        if tokens is None and method not in LOOKUPS:
+            tokens = self._predicted(method)
+            if tokens is not None:
+                self.args[key("num_speculative_tokens")] = tokens
         draft = DRAFTS.get(REFINES.get(method, method))
         if draft is None or (tokens is not None and not 0 < tokens <= LONGEST):
             self._foreign(method, tokens)
@@ -88,6 +101,26 @@ class _Back:
         self._accept(draft)
         self._adaptive(draft)
         self._ragged(draft)
+
+    def _predicted(self, method: str) -> int | None:
+        """The guesses of a draft by its config, where nobody says how many (row V10)."""
+        option, draft = _option("num_speculative_tokens"), self.beside.draft
+        if self.args.get(key("model")) is None:
+            if method in BARE:
+                return None
+            text = "neither a draft model nor a number of guesses is said (row V11 of its rules)"
+            self.refused.append(Gap(option, text))
+        elif draft is None:
+            text = "vLLM takes the number of the draft's config, which is not known here"
+            self.approximate.append(Gap(option, f"{text}; the recipe leaves it open"))
+        else:
+            names = ("block_size", "dspark_block_size") if _block(method, self.version) else ()
+            found = whole(draft, *(names or ("n_predict",)))
+            if found is None:
+                text = "it is not said, and the draft's config has none (row V11 of its rules)"
+                self.refused.append(Gap(option, text))
+            return found
+        return None
 
     def _shorthands(self) -> None:
         """`--spec-method`, `--spec-model` and `--spec-tokens` are keys of the JSON object."""
@@ -233,6 +266,11 @@ class _Back:
             kept[ENV] = dict(self.env)
         if kept:
             self.written["engine"] = {"vllm": kept}
+
+
+def _block(method: str, version: str) -> bool:
+    """Whether the block of a draft's config is the number of its guesses."""
+    return method == "dspark" and since(version, "0.32.0")
 
 
 def _by_path(path: str, method: str, known: tuple[str, ...]) -> str:

@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from specflow.engines import show
-from specflow.engines.base import Engine, Export, Import, Word
+from specflow.engines.base import NOTHING, Beside, Engine, Export, Import, Word
 from specflow.engines.configs import draft_config, target_config
 from specflow.engines.outcome import Effective, Refused
 from specflow.engines.vllm import lines
@@ -32,8 +32,10 @@ def _effective(
     return effective(export.args, *configs, platform, export.env, version, export.requests)
 
 
-def _load(args: Mapping[str, Any], env: Mapping[str, str], version: str) -> Import:
-    return from_args(args, env, version)
+def _load(
+    args: Mapping[str, Any], env: Mapping[str, str], version: str, beside: Beside = NOTHING
+) -> Import:
+    return from_args(args, env, version, beside)
 
 
 def _args(export: Export, version: str) -> str:
@@ -107,6 +109,7 @@ ENGINE = Engine(
         "run.batch_size": Word("--max-num-seqs"),
         "run.max_length": Word("--max-model-len"),
     },
+    classes=("LLM", "EngineArgs", "AsyncEngineArgs"),
     spread=lines.spread,
     installs=f"vllm=={VERSIONS[-1]}",
     package="vllm",

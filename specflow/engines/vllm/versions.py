@@ -45,7 +45,11 @@ FACTS = {
     "0.33.0": Facts(False, "lookahead", (), "all", _MOST),
 }
 VERSIONS = tuple(FACTS)
-_FLAGS = {v: Flags(f"vLLM {v}", PACKAGE, f"flags-{v}.tsv") for v in VERSIONS}
+# A container of vLLM's takes flags behind the name of its image.
+_SERVER = ((r"(.*/)?vllm", "serve"), (r"vllm\.entrypoints\S*",), (r"\S*vllm-openai\S*",))
+_FLAGS = {
+    v: Flags(f"vLLM {v}", PACKAGE, f"flags-{v}.tsv", short=True, server=_SERVER) for v in VERSIONS
+}
 
 # Keys that some version had, and what became of them.
 GONE = {
