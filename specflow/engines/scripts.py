@@ -18,6 +18,8 @@ Server = tuple[tuple[str, ...], ...]
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _EXPANDED = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:(\[[@*]\])|:?[-=]([^}]*))?\})")
 _REDIRECT = re.compile(r"&>>?|<<<|<<-?|<>|[<>]&|>>|>\||[<>]")
+# No command begins so: the line goes on with its flags, whether or not a backslash says it.
+_FLAG_FOLLOWS = re.compile(r"\s+--?[A-Za-z]")
 _SPACE = " \t\r"
 _BREAKS = "\n;|&"
 DEEPEST = 4  # shells in shells
@@ -155,6 +157,9 @@ class _Shell:
             self.at = len(self.text) if end < 0 else end
         elif char in "<>" or self.text.startswith("&>", self.at):
             self._redirected()
+        elif char == "\n" and not self.pending and _FLAG_FOLLOWS.match(self.text, self.at):
+            self._end_word()
+            self.at += 1
         elif char in _BREAKS:
             self._end_command()
             self.at += 1

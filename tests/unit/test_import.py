@@ -49,6 +49,7 @@ SCRIPTS = {
         "C": "d",
     },
     f'docker run --rm image bash -c "A=b {SERVER} {FLAG}"': {"A": "b"},
+    f"{SERVER}\n  --model-path m": {},  # flags go on, without a backslash too
     f"M=m\n{SERVER} --model-path $M": {},
     f'M=m\n{SERVER} --model-path "${{M}}"': {},
     f"{SERVER} --model-path ${{M:-m}}": {},
