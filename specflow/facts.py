@@ -46,6 +46,8 @@ OWN_EMBEDDING, OWN_HEAD = "has_own_embed", "has_own_lm_head"  # of a block draft
 FIRST_SCORED = block_config.FIRST_SCORED
 NO_BLOCK = block_config.BlockFacts()
 KEPT = 8  # models and networks that are remembered, since many recipes name the same
+ELSEWHERE = "elsewhere"  # the kind of problem of a model that is not here, and need not be
+ASK = "`--hub` asks the Hub for its config and headers, `--facts FILE` has them in a file"
 NAME_ONE = "name a checkpoint folder, a .gguf file, or builtin:NAME"
 AS_SAID = "correct its config.json, download it again, or name another draft"
 FOR_ANOTHER = "name a draft that was made for this target"
@@ -91,6 +93,11 @@ class ModelFacts:
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     recorded: str = ""
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether nothing is known of it, as it is not here."""
+        return self.problem is not None and self.problem.kind == ELSEWHERE
 
     @property
     def text(self) -> Mapping[str, Any]:
@@ -255,6 +262,19 @@ def _remembered(model: str, path: Path, reader: Callable[[], ModelFacts]) -> Mod
     facts = reader()
     _MODELS.append((model, path, now, facts))
     return facts
+
+
+def unread(reader: Callable[[str], ModelFacts]) -> Callable[[str], ModelFacts]:
+    """A reader for what runs nothing here: a model that is not here may be where a recipe runs."""
+
+    def look(model: str) -> ModelFacts:
+        found = reader(model)
+        lacking = found.problem is not None and found.problem.kind == "missing"
+        if not lacking or model.startswith(BUILTIN) or not model.strip():
+            return found
+        return ModelFacts(model, problem=Problem(ELSEWHERE, f"`{model}` is not here", ASK))
+
+    return look
 
 
 def read_folder(folder: Path, model: str = "") -> ModelFacts:
@@ -540,11 +560,9 @@ def _named(model: str) -> ModelFacts:
         return ModelFacts(model, recorded=published.source(found), **published.model_facts(found))
     hub = f"; get it from the Hub with `hf download {model} --local-dir FOLDER`, or judge it by "
     hub += "what the Hub says of it with `specflow validate --hub`"
-    raise Refused(
-        f"`{model}` does not exist",
-        NAME_ONE + (hub if published.is_hub_name(model) else ""),
-        "missing",
-    )
+    named = published.is_hub_name(model)
+    fault = "is not here, and nothing is recorded of it" if named else "does not exist"
+    raise Refused(f"`{model}` {fault}", NAME_ONE + (hub if named else ""), "missing")
 
 
 def _builtin(model: str) -> Path:

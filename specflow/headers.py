@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Problem:
-    """Why a checkpoint cannot be used: `kind` is missing, unreadable or misfit."""
+    """Why a checkpoint cannot be used: `kind` is missing, elsewhere, unreadable or misfit."""
 
     kind: str
     message: str

@@ -29,11 +29,19 @@ from specflow.recipe import (
     home,
 )
 from specflow.recipe_text import typed
-from specflow.rules import diagnose
+from specflow.rules import Finding, diagnose
 from specflow.spans import Span
 from specflow.stages import COMMITS, DRAFTS, VERIFIES, Table
 from specflow.stages.base import Derived, DraftStage, Missing
-from specflow.tables import ALIASES, ENGINE_NAMES, ENGINES, MADE_FOR, alias_of, look_up
+from specflow.tables import (
+    ALIASES,
+    ENGINE_NAMES,
+    ENGINES,
+    MADE_FOR,
+    alias_of,
+    by_architecture,
+    look_up,
+)
 from specflow.temperatures import read_temperatures
 
 TOP = ("recipe", "extends", "allow", *BLOCKS)
@@ -47,6 +55,7 @@ AXES = {
 SOUND_DEFAULTS = ("verify", "commit", "sampling")  # blocks whose defaults need no checking
 # Pydantic on a text or a list that is too short or too long; by any name it is one.
 LENGTHS = re.compile(r"\w+ should have (at (?:least|most) \d+ \w+)(?: after validation)?.*")
+WIDTH = ("draft.num_steps", "draft.topk", "draft.block_size", "draft.predicts")
 BUCKET = 8  # tokens, where each number of them is a step captured of its own
 NO_LAW = "guesses have no law of their own"
 LONGEST_DEFAULT = 2048  # positions: KV for a long context is memory that few runs use
@@ -180,7 +189,11 @@ class _Resolution:
         self._wrote(path, written)
         alias = alias_of(written, facts.net.format if written in ALIASES else "")
         if alias is not None:
-            self.ledger.rename(path, alias.means, f"{written} means {alias.means}: {alias.because}")
+            because = f"{written} means {alias.means}: {alias.because}"
+            others = {a.means for a in ALIASES[written]} - {alias.means}
+            if others and _holder(facts).elsewhere:
+                because += f"; a draft that is not here may make it {' or '.join(sorted(others))}"
+            self.ledger.rename(path, alias.means, because)
         return DRAFTS[alias.means if alias else written]
 
     def _by_axes(self) -> DraftStage | None:
@@ -317,6 +330,8 @@ class _Resolution:
         table = draft.tables.get(path) or home(fields, name)["table"]
         if table:
             value, because = look_up(table, facts["target"].architecture, name)
+            if facts["target"].elsewhere and by_architecture(table):
+                return _assumed(path, value, facts["target"])
             return Entry(path, value, Origin.DEFAULT, because)
         if home(fields, name)["derive"]:
             return self._derived(path, draft, facts, made)
@@ -330,12 +345,7 @@ class _Resolution:
     ) -> Entry | None:
         """The value of a formula; a formula that has no value leaves a finding."""
         if path == "verify.num_draft_tokens":
-            if made["draft"] is None:
-                return Entry(path, 1, Origin.DERIVED, "unknown while the draft has findings")
-            count = draft.guesses(made["draft"].model_dump())
-            tree = self.ledger["verify.shape"].value == "tree"
-            because = "up to 7 candidates + 1" if tree else "guesses + 1"
-            return None if count is None else Entry(path, count + 1, Origin.DERIVED, because)
+            return self._width(path, draft, made["draft"])
         if path == "verify.accept":
             return self._accept(path, draft, made)
         if path == "verify.token_bucket":
@@ -344,20 +354,44 @@ class _Resolution:
             return Entry(path, BUCKET if captured else 1, Origin.DERIVED, because)
         name = path.removeprefix("draft.")
         if name in draft.derive:
-            return self._from_checkpoint(path, draft.derive[name](facts))
+            return self._from_checkpoint(path, draft.derive[name](facts), facts)
         context = facts["target"].max_positions
         because = f"min(target's context of {context or 'unknown'}, {LONGEST_DEFAULT})"
         return Entry(
             path, min(context or LONGEST_DEFAULT, LONGEST_DEFAULT), Origin.DERIVED, because
         )
 
-    def _from_checkpoint(self, path: str, found: Derived | Missing) -> Entry | None:
+    def _width(self, path: str, draft: DraftStage, fields: Fields | None) -> Entry | None:
+        """The positions that are verified: as many as are guessed, and one."""
+        if fields is None:
+            return Entry(path, 1, Origin.DERIVED, "unknown while the draft has findings")
+        count = draft.guesses(fields.model_dump())
+        if count is None:
+            return None
+        tree = self.ledger["verify.shape"].value == "tree"
+        because = "up to 7 candidates + 1" if tree else "guesses + 1"
+        unsure = [p for p in WIDTH if p in self.ledger and self._unsure(p)]
+        if unsure:
+            return Entry(path, count + 1, Origin.ASSUMED, f"{because}, of `{unsure[0]}`")
+        return Entry(path, count + 1, Origin.DERIVED, because)
+
+    def _from_checkpoint(
+        self, path: str, found: Derived | Missing, facts: checkpoints.Facts
+    ) -> Entry | None:
         """What a checkpoint says of a field, or a finding where it lacks what the field needs."""
         if isinstance(found, Derived):
+            source = _holder(facts)
+            if found.origin is Origin.DERIVED and not source.elsewhere:
+                source = facts["target"]
+            if source.elsewhere:
+                return _assumed(path, found.value, source)
             return Entry(path, found.value, found.origin, found.because)
         if path.removeprefix("draft.") not in self.blocks["draft"]:
             self._finding("SF064", "draft", found.message, "no draft", help=found.help)
         return None
+
+    def _unsure(self, path: str) -> bool:
+        return self.ledger[path].origin is Origin.ASSUMED
 
     def _engine_flags(self) -> dict[str, Mapping[str, Any]]:
         """Flags for other engines, as they were written; each engine judges its own."""
@@ -408,10 +442,16 @@ class _Resolution:
         for rule in known:
             if rule.code in self.recipe.allow and rule.severity is Severity.WARNING:
                 continue
-            found += [diagnose(rule, finding, resolved, self.recipe) for finding in rule(resolved)]
+            told = (f for f in rule(resolved) if not self._rests_on_assumed(f))
+            found += [diagnose(rule, finding, resolved, self.recipe) for finding in told]
         if any(d.severity is Severity.ERROR for d in found):
             raise RecipeError(found)
         return replace(resolved, findings=tuple(found))
+
+    def _rests_on_assumed(self, finding: Finding) -> bool:
+        """Whether a finding speaks of a value that nobody said: it may be another one."""
+        fields = (finding.at, *finding.because)
+        return any(path in self.ledger and self._unsure(path) for path in fields)
 
     def _invalid(self, block: str, fields: type[Fields], error: Mapping[str, Any]) -> None:
         """One pydantic error as a finding."""
@@ -512,6 +552,15 @@ class _Resolution:
         self.found.append(
             Diagnostic(code, rule.name, Severity.ERROR, message, labels, (), help, fix)
         )
+
+
+def _holder(facts: checkpoints.Facts) -> checkpoints.ModelFacts:
+    """The model whose checkpoint the draft lies in."""
+    return facts["draft"] if facts["draft"].model else facts["target"]
+
+
+def _assumed(path: str, value: Any, model: checkpoints.ModelFacts) -> Entry:
+    return Entry(path, value, Origin.ASSUMED, f"`{model.model}` is not here, which would tell")
 
 
 def short(span: Span) -> str:

@@ -106,6 +106,11 @@ TABLES: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
+def by_architecture(table: str) -> bool:
+    """Whether a table has other values for some targets."""
+    return len(TABLES[table]) > 1
+
+
 def look_up(table: str, architecture: str, key: str) -> tuple[Any, str]:
     """A default and the row it came from: `CHAIN_SHAPES[*]`."""
     rows = TABLES[table]

@@ -9,12 +9,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
+from specflow import facts
 from specflow.diagnostics import Diagnostic, Format, Severity, render, summary
 from specflow.errors import RecipeError
 from specflow.load import load
 from specflow.packs import find, with_stand_in
 from specflow.recipe import Recipe, ResolvedRecipe
-from specflow.resolve import resolve
+from specflow.resolve import Reader, resolve
 from specflow.tables import ENGINES
 
 CLEAN, FINDINGS, USAGE = 0, 1, 2
@@ -55,11 +56,18 @@ def add_stand_in(parser: argparse.ArgumentParser) -> None:
 
 
 def read(
-    name: str, overrides: Sequence[str] = (), *, stand_in: bool = False
+    name: str,
+    overrides: Sequence[str] = (),
+    *,
+    stand_in: bool = False,
+    reader: Reader = facts.read,
 ) -> tuple[Recipe, ResolvedRecipe]:
-    """A recipe by path or pack name, or an engine's arguments, loaded and resolved."""
+    """A recipe by path or pack name, or an engine's arguments, loaded and resolved.
+
+    reader  what a model says of itself; by itself, of one that is here or recorded
+    """
     recipe, findings = written(name, overrides, stand_in=stand_in)
-    resolved = resolve(recipe)
+    resolved = resolve(recipe, reader)
     return recipe, replace(resolved, findings=(*findings, *resolved.findings))
 
 

@@ -16,6 +16,7 @@ from specflow.cli.common import (
     read,
     tell,
 )
+from specflow.cli.models import add_models, reader_of
 from specflow.diff import Ran, Sides, as_json, at_engine, compared, diff
 from specflow.graph.show import show
 from specflow.lower import lower
@@ -35,6 +36,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--platform", metavar="NAME", help="the machine it is to run on: h100, b200, cpu ..."
     )
     add_stand_in(parser)
+    add_models(parser)
     parser.add_argument("--graph", action="store_true", help="the step graphs too, line by line")
     parser.add_argument("--code", action="store_true", help="the step modules too, line by line")
     add_format(parser, "text", "json")
@@ -43,7 +45,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the differences; exit 1 where anything effective is different."""
-    a, b = (read(name, args.overrides, stand_in=args.stand_in)[1] for name in (args.a, args.b))
+    reader = reader_of(args, needed=args.graph or args.code)
+    a, b = (
+        read(name, args.overrides, stand_in=args.stand_in, reader=reader)[1]
+        for name in (args.a, args.b)
+    )
     tell(list(dict.fromkeys((*a.findings, *b.findings))))
     sides = None
     if args.engine is not None:

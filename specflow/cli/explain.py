@@ -8,6 +8,7 @@ import json
 from specflow.cli.common import CLEAN, FINDINGS, add_format, add_stand_in, is_override, read, tell
 from specflow.cli.costs import COST_OPTIONS, add_cost, cost
 from specflow.cli.engines import add_engine, asked_engine, asked_platform, resolved_by
+from specflow.cli.models import add_models, reader_of
 from specflow.engines import show
 from specflow.engines.outcome import Refused
 from specflow.errors import UsageError
@@ -24,6 +25,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_engine(parser, "show what an engine makes of the recipe")
     add_cost(parser)
     add_stand_in(parser)
+    add_models(parser)
     add_format(parser, "text", "json")
     parser.set_defaults(run=run)
 
@@ -32,7 +34,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the ledger, or one field's history."""
     fields = [w for w in args.words if not is_override(w)]
     overrides = [w for w in args.words if is_override(w)]
-    resolved = read(args.recipe, overrides, stand_in=args.stand_in)[1]
+    reader = reader_of(args, needed=args.cost)
+    resolved = read(args.recipe, overrides, stand_in=args.stand_in, reader=reader)[1]
     tell(resolved.findings)
     _together(args, fields)
     if args.engine is not None:

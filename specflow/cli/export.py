@@ -6,6 +6,7 @@ import argparse
 
 from specflow.cli.common import CLEAN, FINDINGS, add_overrides, add_stand_in, read, tell
 from specflow.cli.engines import add_engine, asked_engine, resolved_by
+from specflow.cli.models import add_models, reader_of
 from specflow.errors import UsageError
 
 FORMATS = ("args", "sh", "json", "yaml", "python")
@@ -17,6 +18,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_overrides(parser)
     add_engine(parser, "the engine to export to", required=True)
     add_stand_in(parser)
+    add_models(parser)
     parser.add_argument(
         "--format",
         choices=FORMATS,
@@ -28,7 +30,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the arguments; what they do not say goes to stderr."""
-    resolved = read(args.recipe, args.overrides, stand_in=args.stand_in)[1]
+    reader = reader_of(args)
+    resolved = read(args.recipe, args.overrides, stand_in=args.stand_in, reader=reader)[1]
     asked = asked_engine(args.engine)
     form = args.format or next(iter(asked.engine.formats))
     writer = asked.engine.formats.get(form)

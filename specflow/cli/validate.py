@@ -20,12 +20,12 @@ from specflow.cli.common import (
     worst,
     written,
 )
+from specflow.cli.models import add_models, reader_of
 from specflow.diagnostics import Diagnostic, render, summary
 from specflow.errors import RecipeError, UsageError
-from specflow.facts import Facts, ModelFacts, read
+from specflow.facts import Facts
 from specflow.load import COMMAND_LINE
 from specflow.packs import find
-from specflow.published import is_hub_name
 from specflow.recipe import Recipe, ResolvedRecipe
 from specflow.resolve import Look, Reader, facts_of, resolve
 from specflow.stages import DRAFTS
@@ -55,14 +55,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--deep", action="store_true", help="look through the draft's weights too, by a sample"
     )
-    parser.add_argument(
-        "--hub",
-        action="store_true",
-        help="ask the Hub for the config and headers of models that are not here",
-    )
-    parser.add_argument(
-        "--facts", metavar="FILE", help="what models say of themselves, instead of their folders"
-    )
+    add_models(parser)
     parser.add_argument(
         "--write-facts", metavar="FILE", help="write what the models say, as --facts reads it"
     )
@@ -93,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     overrides = [w for w in args.words if is_override(w)]
     names = [n for w in args.words if not is_override(w) for n in _inside(w)]
     _check(args, names)
-    reader = _reader(args)
+    reader = reader_of(args, needed=args.engine is None)
     fixes = sum(_fix(args, name, overrides, reader) for name in names) if args.fix else 0
     judged = [_judge(args, name, overrides, reader) for name in names]
     if args.write_facts is not None:
@@ -131,27 +124,6 @@ class _Judged:
         if self.facts is not None or self.recipe is None:
             return self.facts or Facts()
         return facts_of(self.recipe, reader)
-
-
-def _reader(args: argparse.Namespace) -> Reader:
-    """Where models are looked for."""
-
-    def here(model: str) -> ModelFacts:
-        found = read(model)
-        lacking = found.problem is not None and found.problem.kind == "missing"
-        if not is_hub_name(model) or not (lacking or (args.hub and found.recorded)):
-            return found
-        from specflow.hub import reader  # its client takes longer to import than all of this
-
-        looked = hub.setdefault("", reader(read, network=args.hub))
-        return looked(model)
-
-    hub: dict[str, Reader] = {}
-    if args.facts is None:
-        return here
-    from specflow.facts_file import read_facts, reader
-
-    return reader(read_facts(Path(args.facts)), here)
 
 
 def _look(args: argparse.Namespace) -> Look | None:

@@ -12,6 +12,7 @@ from specflow.provenance import Origin
 from specflow.recipe import ResolvedRecipe
 
 WRITTEN = (Origin.USER, Origin.OVERRIDE, Origin.ALIAS)
+MTP_NAMES = ("NEXTN", "MTP")  # of an EAGLE draft that is an MTP layer
 ENV = "env"  # the key of an `engine:` block that holds variables rather than flags
 
 
@@ -114,6 +115,24 @@ class Out:
     def wrote(self, path: str) -> bool:
         """Whether somebody wrote a field, rather than a default or a checkpoint."""
         return path in self.recipe and self.recipe.ledger[path].origin in WRITTEN
+
+    def known(self, path: str) -> bool:
+        """Whether a field has a value that somebody said, not the usual one for lack of a model."""
+        return path in self.recipe and self.recipe.ledger[path].origin is not Origin.ASSUMED
+
+    @property
+    def inside(self) -> bool:
+        """Whether the draft lies in the target's checkpoint, as far as is known."""
+        named = self.has("draft.model") and self["draft.model"] != self["target.model"]
+        return self.recipe.facts.net.bundled or not named
+
+    @property
+    def mtp(self) -> bool:
+        """Whether a draft is an MTP layer by its name, where it is not here to say so itself."""
+        facts = self.recipe.facts
+        source = facts["draft"] if facts["draft"].model else facts["target"]
+        called = self.recipe.ledger.history("draft.algorithm")[-1].value
+        return source.elsewhere and (called in MTP_NAMES or self.inside)
 
     def lose(self, path: str, text: str) -> None:
         """A field the engine has no word for."""

@@ -92,7 +92,7 @@ def test_nothing_is_asked_without_the_option(
 ) -> None:
     assert main(["validate", recipe]) == 1
     assert stand.asked == []
-    assert "`org/target` does not exist" in capsys.readouterr().out
+    assert "`org/target` is not here" in capsys.readouterr().out
 
 
 def test_headers_are_asked_for_and_no_weights(

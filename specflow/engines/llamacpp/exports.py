@@ -72,7 +72,7 @@ def _drafts(out: Out, build: Build, draft: str) -> None:
     """A way of drafting, its model, and how many tokens it guesses."""
     kind = TYPES[draft]
     net = out.recipe.facts.net
-    if draft == "EAGLE" and not net.bundled:
+    if draft == "EAGLE" and not (net.bundled or out.mtp):
         out.refuse("draft.algorithm", "llama.cpp has EAGLE3 and MTP layers, and no EAGLE")
         return
     if kind not in build.runs:
@@ -82,7 +82,7 @@ def _drafts(out: Out, build: Build, draft: str) -> None:
     listed = str(own).split(",") if own and build.listed else []
     if kind in build.types:
         out.args["spec_type"] = own if kind in listed else kind
-    if out.has("draft.model") and not net.bundled and out["draft.model"] != out["target.model"]:
+    if not out.inside:
         out.args[build.model] = _model(out, "draft")
     elif kind == DSPARK:
         out.args[build.model] = out.args["model"]
@@ -99,7 +99,10 @@ def _guesses(out: Out, draft: str) -> int:
     if draft not in ("DFLASH", "DSPARK"):
         return int(out["draft.num_steps"])
     width, block = out["verify.num_draft_tokens"], out["draft.block_size"]
-    if width != block + (draft == "DSPARK"):
+    if not out.known("draft.block_size"):
+        text = f"{width - 1} guesses go across; the size of the draft's own block is not known here"
+        out.bend("draft.block_size", text)
+    elif width != block + (draft == "DSPARK"):
         out.bend("draft.block_size", f"llama.cpp's block is what it verifies, {width - 1} guesses")
     return int(width) - 1
 

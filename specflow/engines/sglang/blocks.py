@@ -161,6 +161,11 @@ def _dspark_path(run: Run, given: Given) -> None:
     if config_in(folder) is not None:
         run.set(DRAFT, str(folder), "D5", "the target's checkpoint has a folder dspark/")
         return
+    if not given.target.known:
+        said = "whether the target's checkpoint has a DSPARK head is not known here"
+        run.note("D5", Kind.UNCHECKED, said)
+        run.set(DRAFT, run["model_path"], "D5", "no draft is named, so the target brings one along")
+        return
     run.refuse("D5", "DSPARK needs --speculative-draft-model-path: the target has no DSPARK head")
 
 

@@ -59,8 +59,7 @@ def _model(out: Out, block: str) -> str:
 
 def _path(out: Out, draft: str) -> None:
     """The draft's path, where it is not in the target's checkpoint."""
-    inside = out.recipe.facts.net.bundled or not out.has("draft.model")
-    if draft != "NGRAM" and not inside and out["draft.model"] != out["target.model"]:
+    if draft != "NGRAM" and not out.inside:
         out.args[DRAFT] = _model(out, "draft")
 
 
@@ -113,22 +112,7 @@ def _ngram(out: Out, shape: str) -> None:
 
 def _block(out: Out, draft: str) -> None:
     """The block by the flag of its algorithm, and nothing of steps (exporter's note 3)."""
-    width = out["verify.num_draft_tokens"]
-    if draft == "DSPARK":
-        block = out["draft.block_size"]
-        out.args["speculative_dspark_block_size"] = block
-        if width != block + 1:
-            text = f"SGLang verifies a block of {block} and one more, not {width}"
-            out.lose("verify.num_draft_tokens", text)
-    else:
-        ahead = out["draft.predicts"] == "next"
-        out.args["speculative_dflash_block_size"] = out["draft.block_size"] if ahead else width
-        if ahead:
-            text = "a row of SGLang's DFLASH guesses its own position's token"
-            out.lose("draft.predicts", text)
-            out.lose("verify.num_draft_tokens", "SGLang counts the bonus token into the block")
-        elif width != out["draft.block_size"]:
-            out.bend("draft.block_size", f"SGLang's block is what it verifies, {width}")
+    _block_size(out, draft)
     window = "draft.window_size"
     if out.wrote(window) and out[window]:
         if draft == "DFLASH":
@@ -140,6 +124,30 @@ def _block(out: Out, draft: str) -> None:
             out.lose(path, "SGLang reads it from the draft's config.json")
     if out.wrote("draft.page_size"):
         out.lose("draft.page_size", "SGLang has no pages of a draft's window")
+
+
+def _block_size(out: Out, draft: str) -> None:
+    """The flag of the algorithm; left out where only the checkpoint says it."""
+    width = out["verify.num_draft_tokens"]
+    sized = out.known("draft.block_size")
+    if not sized and not out.known("verify.num_draft_tokens"):
+        text = "it is the checkpoint's, which SGLang reads and specflow has not here"
+        out.bend("draft.block_size", text)
+    elif draft == "DSPARK":
+        block = out["draft.block_size"] if sized else width - 1
+        out.args["speculative_dspark_block_size"] = block
+        if width != block + 1:
+            text = f"SGLang verifies a block of {block} and one more, not {width}"
+            out.lose("verify.num_draft_tokens", text)
+    else:
+        ahead = out["draft.predicts"] == "next"
+        out.args["speculative_dflash_block_size"] = out["draft.block_size"] if ahead else width
+        if ahead:
+            text = "a row of SGLang's DFLASH guesses its own position's token"
+            out.lose("draft.predicts", text)
+            out.lose("verify.num_draft_tokens", "SGLang counts the bonus token into the block")
+        elif sized and width != out["draft.block_size"]:
+            out.bend("draft.block_size", f"SGLang's block is what it verifies, {width}")
 
 
 def _ragged(out: Out, draft: str, shape: str) -> None:

@@ -90,7 +90,7 @@ STEPS: tuple[tuple[str, Step], ...] = (
 
 def effective(
     args: Mapping[str, Any],
-    target_config: Mapping[str, Any],
+    target_config: Mapping[str, Any] | None,
     draft_config: Mapping[str, Any] | None = None,
     platform: str = "h100",
     env: Mapping[str, str] | None = None,

@@ -71,8 +71,7 @@ def _set(out: Out, **more: Any) -> None:
 def _draft(out: Out, release: Release, draft: str, shape: str) -> None:
     """A decoding type, its model, and how many tokens it guesses."""
     kind = TYPES.get(draft, "")
-    net = out.recipe.facts.net
-    if draft == "EAGLE" and not net.bundled:
+    if draft == "EAGLE" and not (out.recipe.facts.net.bundled or out.mtp):
         out.refuse("draft.algorithm", f"{TITLE} has EAGLE3 and MTP layers; its Eagle is EAGLE3")
         return
     if kind not in release.own:
@@ -101,7 +100,7 @@ def _draft(out: Out, release: Release, draft: str, shape: str) -> None:
 
 
 def _model(out: Out, kind: str) -> None:
-    if out.recipe.facts.net.bundled or out["draft.model"] == out["target.model"]:
+    if out.inside:
         text = (
             f"no reference of {TITLE} says that {kind} finds its draft in the target's checkpoint"
         )
@@ -177,7 +176,10 @@ def _lookup(out: Out) -> None:
 def _block(out: Out, kind: str) -> None:
     """A block draft reads most of what it is from its own config.json."""
     width, block = out["verify.num_draft_tokens"], out["draft.block_size"]
-    if kind == DSPARK and width == block + 1:
+    if not out.known("draft.block_size"):
+        text = f"{width - 1} guesses go across; the size of the draft's own block is not known here"
+        out.bend("draft.block_size", text)
+    elif kind == DSPARK and width == block + 1:
         _set(out, block_size=block)
     elif kind == DSPARK:
         out.bend("draft.block_size", f"{TITLE} is told of {width - 1} guesses alone")

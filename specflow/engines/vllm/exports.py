@@ -30,7 +30,7 @@ def to_args(recipe: ResolvedRecipe, version: str) -> Export:
 
 
 def _speculate(out: Out, version: str, draft: str, shape: str) -> None:
-    method = method_of(draft, out.recipe.facts.net.format)
+    method = method_of(draft, "mtp" if out.mtp else out.recipe.facts.net.format)
     if method not in methods_of(version):
         out.refuse("draft.algorithm", f"vLLM {version} has no method `{method}`")
     if shape == "tree":
@@ -60,8 +60,7 @@ def _model(out: Out, block: str) -> str:
 
 def _path(out: Out, method: str) -> None:
     """The draft's path, where it is not in the target's checkpoint."""
-    inside = out.recipe.facts.net.bundled or not out.has("draft.model")
-    if method != "ngram" and not inside and out["draft.model"] != out["target.model"]:
+    if method != "ngram" and not out.inside:
         out.args[key("model")] = _model(out, "draft")
 
 
@@ -113,7 +112,10 @@ def _block(out: Out, draft: str) -> None:
         out.refuse("draft.predicts", text)
     width, block = out["verify.num_draft_tokens"], out["draft.block_size"]
     whole = block + (draft == "DSPARK" or out["draft.predicts"] == "next")
-    if width != whole:
+    if not (out.known("verify.num_draft_tokens") or out.known("draft.block_size")):
+        guess = f"{width - 1} guesses are the usual: vLLM is told a number, and the draft's"
+        out.bend("draft.block_size", f"{guess} own is not known here")
+    elif width != whole and out.known("draft.block_size"):
         out.bend("draft.block_size", f"vLLM's block is what it verifies, {width - 1} guesses")
     if out.wrote("draft.window_size"):
         out.lose("draft.window_size", "vLLM reads the window from the draft's config.json")

@@ -74,7 +74,7 @@ STEPS: tuple[Step, ...] = (
 
 def effective(
     args: Mapping[str, Any],
-    target_config: Mapping[str, Any],
+    target_config: Mapping[str, Any] | None,
     draft_config: Mapping[str, Any] | None = None,
     platform: str = "h100",
     env: Mapping[str, str] | None = None,
