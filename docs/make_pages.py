@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from specflow.cli.engines import known_of
 from specflow.engines import ENGINES
 from specflow.engines.base import RECIPE_WORDS
 from specflow.manual import Manual, manuals
@@ -42,6 +43,25 @@ ABOUT_FIELDS = (
     "other fields, by the formula; one of a *table* stands in `specflow/tables.py`, by the "
     "target's architecture; any other stands beside its field, in the module that is named."
 )
+ABOUT_VERSIONS = (
+    "What an engine makes of a recipe is told by rules that were read from its source, version by "
+    "version, since defaults, flags and refusals change with every release; they run without the "
+    "engine and without a GPU. A version that is not in this table is judged by the newest one "
+    "before it, or else by the oldest, and finding SF115 says so. `--engine NAME` alone means the "
+    "version that stands first, and without `--platform` the first platform. `specflow engines` "
+    "prints the table."
+)
+# How the rules of an engine are known to be its own.
+KNOWN_FROM = {
+    "sglang": "the source of its wheel; compared with outcomes that its own classes gave, "
+    "`tests/parity/sglang-*.jsonl`. One release so far: its rules are the most, and each release "
+    "has to be read anew",
+    "vllm": "the source of each release; every one compared with outcomes that its own classes "
+    "gave, `tests/parity/vllm-*`",
+    "llamacpp": "the source of four builds at which its flags were renamed or drafts were added "
+    "(b5142 from the months around it); nothing recorded from it",
+    "trtllm": "its published reference and source of that line; nothing recorded from it",
+}
 ABOUT_WORDS = (
     "Engines call one thing by several names, and count it in several ways: steps, guesses, or "
     "positions with the bonus token. A recipe has one word for each; `specflow export` and "
@@ -200,9 +220,20 @@ def _list(said: Mapping[str, Any]) -> str:
 
 
 def _engines() -> str:
-    """What each engine calls a word of a recipe, and what it counts by it."""
-    out = ["# Words of engines", "", MADE, "", ABOUT_WORDS]
+    """What is known of each engine, what it calls a word of a recipe and what it counts by it."""
     rows = [ENGINES[name] for name in ENGINES.names()]
+    out = ["# Engines", "", MADE, "", "## What is known", "", ABOUT_VERSIONS, ""]
+    out += [
+        "| engine | versions | platforms | formats | run from here | known from |",
+        "|---" * 6 + "|",
+    ]
+    for engine in rows:
+        known = known_of(engine)
+        cells = [f"{engine.title}: `{engine.name}`"]
+        cells += [", ".join(known[key]) for key in ("versions", "platforms", "formats")]
+        cells += ["yes" if known["runs"] else "no", KNOWN_FROM[engine.name]]
+        out.append(f"| {' | '.join(map(_cell, cells))} |")
+    out += ["", "## Words", "", ABOUT_WORDS]
     titles = " | ".join(f"{engine.title} {engine.versions[-1]}" for engine in rows)
     out += ["", f"| recipe | {titles} |", "|---" * (len(rows) + 1) + "|"]
     for word in RECIPE_WORDS:

@@ -22,7 +22,7 @@ import yaml
 
 from specflow.errors import UsageError
 from specflow.facts import MASK_PICKLE, ModelFacts, read, read_folder
-from specflow.headers import INTEGERS, Tensor, read_integers, read_object
+from specflow.headers import HOLES, INTEGERS, Tensor, read_integers, read_object
 
 VERSION = 1
 HEAD = "# What models say of themselves, for `specflow validate --facts FILE`.\n"
@@ -152,6 +152,7 @@ def _make(folder: Path, model: str, said: Mapping[str, Any]) -> None:
             (folder / Path(str(name)).name).touch()
         if said.get("tensors"):
             write_holes(folder / "model.safetensors", said["tensors"], said.get("values", {}))
+            (folder / HOLES).touch()
     except (AttributeError, KeyError, OSError, TypeError, ValueError, struct.error) as error:
         raise UsageError(f"the facts of `{model}` are not whole: {error}", WAY_OUT) from error
 

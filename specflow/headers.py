@@ -24,6 +24,7 @@ LARGEST_HEADER = 100_000_000  # bytes; the format's own limit, and ours for all 
 MOST_TENSORS = 2_000_000  # of a checkpoint; a few hundred bytes each
 LARGEST_NUMBER = 2**31
 FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}  # bytes of the dtypes that are loaded
+HOLES = ".holes"  # beside weights that were made of a header alone
 INTEGERS = {"I64": "q", "I32": "i", "I16": "h", "I8": "b", "U8": "B", "BOOL": "B"}
 WIDTHS = FLOATS | {dtype: array(code).itemsize for dtype, code in INTEGERS.items()}
 AGAIN = "download it again"

@@ -66,14 +66,19 @@ Look = Callable[[checkpoints.Facts], checkpoints.Facts]
 
 
 def resolve(
-    recipe: Recipe, reader: Reader = checkpoints.read, look: Look | None = None
+    recipe: Recipe,
+    reader: Reader = checkpoints.read,
+    look: Look | None = None,
+    *,
+    device: str = "",
 ) -> ResolvedRecipe:
     """Decide every field of a recipe and record why; RecipeError carries all findings at once.
 
     reader  what a model says of itself, by the name a recipe has for it
     look    adds to the facts what costs more to tell
+    device  that the question is about: `run.device` where the recipe names none
     """
-    return _Resolution(recipe, reader, look).run()
+    return _Resolution(recipe, reader, look, device).run()
 
 
 def facts_of(recipe: Recipe, reader: Reader = checkpoints.read) -> checkpoints.Facts:
@@ -93,8 +98,8 @@ def facts_of(recipe: Recipe, reader: Reader = checkpoints.read) -> checkpoints.F
 class _Resolution:
     """The state of one resolution: what is decided so far, and what was found."""
 
-    def __init__(self, recipe: Recipe, reader: Reader, look: Look | None) -> None:
-        self.recipe, self.reader, self.look = recipe, reader, look
+    def __init__(self, recipe: Recipe, reader: Reader, look: Look | None, device: str) -> None:
+        self.recipe, self.reader, self.look, self.device = recipe, reader, look, device
         self.ledger = LedgerBuilder()
         self.found: list[Diagnostic] = []
         self.blocks: dict[str, Mapping[str, Any]] = {}
@@ -107,9 +112,11 @@ class _Resolution:
         facts = self.facts = facts if self.look is None else self.look(facts)
         draft = self._algorithm(facts)
         if draft is None:
+            self._strangers(None)
             raise RecipeError(self.found)
         axes = self._axes(draft)
         if self.found:
+            self._strangers(draft)
             raise RecipeError(self.found)
         models: dict[str, type[Fields]] = {
             "target": TargetFields,
@@ -206,7 +213,7 @@ class _Resolution:
             because = "the row with " + " and ".join(f"{k} {v}" for k, v in wanted.items())
             self.ledger.put(Entry("draft.algorithm", fits[0].name, Origin.DERIVED, because))
             return fits[0]
-        names = ", ".join(DRAFTS.names())
+        names = ", ".join(dict.fromkeys((*DRAFTS.names(), *ALIASES)))
         if wanted and fits:
             said = f"several drafts have these axes: {', '.join(s.name for s in fits)}"
         elif wanted:
@@ -221,6 +228,24 @@ class _Resolution:
             help=f"write `draft.algorithm`: one of {names}",
         )
         return None
+
+    def _strangers(self, draft: DraftStage | None) -> None:
+        """The keys that are fields of no stage a block may have, where stages are not known yet."""
+        models: dict[str, tuple[type[Fields], ...]] = {
+            "target": (TargetFields,),
+            "draft": (draft.fields,) if draft else tuple(DRAFTS[n].fields for n in DRAFTS.names()),
+            "verify": tuple(VERIFIES[n].fields for n in VERIFIES.names()),
+            "commit": tuple(COMMITS[n].fields for n in COMMITS.names()),
+            "sampling": (SamplingFields,),
+            "run": (RunFields,),
+        }
+        for block, stages in models.items():
+            fields = dict.fromkeys(name for each in stages for name in each.model_fields)
+            known = (*AXES.get(block, ()), *fields)
+            whose = _whose(block, stages[0]) if len(stages) == 1 else f"`{block}`"
+            for name in self.blocks[block]:
+                if name not in known:
+                    self._unknown(f"{block}.{name}", str(name), whose, known, block)
 
     def _axes(self, draft: DraftStage) -> Axes:
         """The four axes, from the row unless they are written; each one the draft can feed."""
@@ -257,11 +282,13 @@ class _Resolution:
                 self._not_a_row(path, written, table)
             else:
                 self._wrote(path, written)
-                self._fits(path, written, fits, draft)
+                self._fits(path, written, value, fits, draft)
         origin = Origin.DERIVED if because else Origin.DEFAULT
         self.ledger.put(Entry(path, value, origin, because or f"stages.{draft.name}.axes"))
 
-    def _fits(self, path: str, written: Any, fits: tuple[str, ...], draft: DraftStage) -> None:
+    def _fits(
+        self, path: str, written: Any, default: str, fits: tuple[str, ...], draft: DraftStage
+    ) -> None:
         """A finding where the draft cannot feed an axis that is written."""
         if written in fits:
             return
@@ -279,7 +306,8 @@ class _Resolution:
         at = self.recipe.places.get("draft.algorithm")
         also = (Label(at.value, draft.doc),) if at else ()
         label = f"expected {' or '.join(fits)}"
-        fix = Drop(path) if offer.startswith("leave it out") else None
+        others = tuple(f"write `{path}: {v}`" for v in fits if v != default)
+        fix = Drop(path, otherwise=others) if offer.startswith("leave it out") else None
         self._finding("SF039", path, message, label, help=offer, fix=fix, also=also)
 
     # -- fields ------------------------------------------------------------------------------------
@@ -338,6 +366,8 @@ class _Resolution:
         info = fields.model_fields[name]
         if info.is_required():
             return None
+        if path == "run.device" and self.device:
+            return Entry(path, self.device, Origin.DERIVED, "what was asked is about a GPU")
         return Entry(path, info.default, Origin.DEFAULT, f"{fields.__name__}.{name}")
 
     def _derived(
@@ -349,7 +379,7 @@ class _Resolution:
         if path == "verify.accept":
             return self._accept(path, draft, made)
         if path == "verify.token_bucket":
-            captured = self.blocks["run"].get("device", "cpu") != "cpu"
+            captured = self.blocks["run"].get("device", self.device or "cpu") != "cpu"
             because = "few steps are captured" if captured else "nothing is captured on a CPU"
             return Entry(path, BUCKET if captured else 1, Origin.DERIVED, because)
         name = path.removeprefix("draft.")
@@ -516,7 +546,7 @@ class _Resolution:
         self, path: str, written: Any, table: Table[Any], also: tuple[str, ...] = ()
     ) -> None:
         near = closest(str(written).upper() if also else str(written), (*table.names(), *also))
-        names = ", ".join(table.names())
+        names = ", ".join(dict.fromkeys((*table.names(), *also)))
         offer = f"did you mean `{near[0]}`? known are {names}" if near else f"known are {names}"
         fix = Put(path, near[0], safe=False) if len(near) == 1 else None
         message = f"{_kind(written)} is no {table.what}"

@@ -21,6 +21,7 @@ COMMANDS = {
     "diff": "compare two recipes by meaning",
     "export": "a recipe as the arguments of an engine",
     "import": "an engine's arguments as a recipe",
+    "engines": "list the engines that are known, their versions, platforms and formats",
     "compile": "generate the step module",
     "profile": "time a step by the tokens it verifies: the cost table of a plan",
     "calibrate": "fit the temperatures of a draft's confidence head",
@@ -40,6 +41,7 @@ EXAMPLES = """examples:
   specflow explain pico/ngram --engine sglang@0.5.23 --platform h100
   specflow export pico/ngram --engine sglang@0.5.23 --format sh
   specflow import --engine sglang@0.5.23 --args "--speculative-algorithm NGRAM"
+  specflow engines
   specflow compile pico/ngram --show graph
   specflow profile recipes/my.yaml run.batch_size=16 -o cost.json
   specflow calibrate recipes/my.yaml --prompts dev.jsonl -o temperatures.json

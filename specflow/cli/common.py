@@ -19,6 +19,7 @@ from specflow.resolve import Reader, resolve
 from specflow.tables import ENGINES
 
 CLEAN, FINDINGS, USAGE = 0, 1, 2
+OPERAND = "path or pack name, or an engine's arguments: `sglang:--speculative-algorithm ...`"
 # `sglang@0.5.23:--speculative-algorithm ...`: what an engine is started with, as an operand.
 ENGINE_WORD = re.compile(rf"({'|'.join(ENGINES)})(@[^:\s]*)?:")
 
@@ -33,7 +34,11 @@ def add_format(parser: argparse.ArgumentParser, *formats: str) -> None:
 def add_overrides(parser: argparse.ArgumentParser) -> None:
     """`key=value` after the recipe."""
     parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="fields to set: draft.min_match=3"
+        "overrides",
+        nargs="*",
+        default=[],  # without one argparse says it is required, where another argument is missing
+        metavar="key=value",
+        help="fields to set: draft.min_match=3",
     )
 
 
@@ -61,13 +66,15 @@ def read(
     *,
     stand_in: bool = False,
     reader: Reader = facts.read,
+    device: str = "",
 ) -> tuple[Recipe, ResolvedRecipe]:
     """A recipe by path or pack name, or an engine's arguments, loaded and resolved.
 
     reader  what a model says of itself; by itself, of one that is here or recorded
+    device  that the question is about, where the recipe names none
     """
     recipe, findings = written(name, overrides, stand_in=stand_in)
-    resolved = resolve(recipe, reader)
+    resolved = resolve(recipe, reader, device=device)
     return recipe, replace(resolved, findings=(*findings, *resolved.findings))
 
 
@@ -121,6 +128,7 @@ def tell(findings: Sequence[Diagnostic]) -> None:
 
 
 def worst(findings: Sequence[Diagnostic], *, strict: bool) -> int:
-    """The exit code of a set of findings; `strict` counts warnings too."""
-    stop = [d for d in findings if strict or d.severity is Severity.ERROR]
+    """The exit code of a set of findings; `strict` counts warnings too. A note only tells."""
+    counted = (Severity.ERROR, Severity.WARNING) if strict else (Severity.ERROR,)
+    stop = [d for d in findings if d.severity in counted]
     return FINDINGS if stop else CLEAN

@@ -10,25 +10,43 @@ import sys
 from specflow.cli.common import (
     CLEAN,
     FINDINGS,
+    OPERAND,
     add_format,
-    add_overrides,
     add_stand_in,
+    is_override,
     read,
     tell,
 )
+from specflow.cli.memory import device_of
 from specflow.cli.models import add_models, reader_of
 from specflow.diff import Ran, Sides, as_json, at_engine, compared, diff
+from specflow.errors import UsageError
 from specflow.graph.show import show
 from specflow.lower import lower
 from specflow.recipe import ResolvedRecipe
+from specflow.resolve import Reader
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
-    operand = "path or pack name, or an engine's arguments: `sglang:--speculative-algorithm ...`"
-    parser.add_argument("a", metavar="A", help=operand)
+    parser.add_argument("a", metavar="A", help=OPERAND)
     parser.add_argument("b", metavar="B", help="the same")
-    add_overrides(parser)
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        default=[],
+        metavar="key=value",
+        help="fields to set on both sides; of one side by --a and --b",
+    )
+    for side in ("a", "b"):
+        parser.add_argument(
+            f"--{side}",
+            dest=f"only_{side}",
+            action="append",
+            default=[],
+            metavar="key=value",
+            help=f"a field to set on {side.upper()} alone; more than once for more of them",
+        )
     parser.add_argument(
         "--engine", metavar="NAME[@VERSION]", help="compare what this engine runs of either"
     )
@@ -46,10 +64,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the differences; exit 1 where anything effective is different."""
     reader = reader_of(args, needed=args.graph or args.code)
-    a, b = (
-        read(name, args.overrides, stand_in=args.stand_in, reader=reader)[1]
-        for name in (args.a, args.b)
-    )
+    a, b = _side(args, "a", reader), _side(args, "b", reader)
     tell(list(dict.fromkeys((*a.findings, *b.findings))))
     sides = None
     if args.engine is not None:
@@ -71,6 +86,17 @@ def run(args: argparse.Namespace) -> int:
     if args.code:
         sys.stdout.writelines(_lines(a, b, _code(a), _code(b)))
     return FINDINGS if both.differs else CLEAN
+
+
+def _side(args: argparse.Namespace, side: str, reader: Reader) -> ResolvedRecipe:
+    """One of the two recipes, with what is set on both and on it alone."""
+    alone: list[str] = getattr(args, f"only_{side}")
+    for word in alone:
+        if not is_override(word):
+            raise UsageError(f"`--{side} {word}` sets no field", f"write --{side} key=value")
+    words = (*args.overrides, *alone)
+    name, device = getattr(args, side), device_of(args) if args.engine is not None else ""
+    return read(name, words, stand_in=args.stand_in, reader=reader, device=device)[1]
 
 
 def _at_engine(args: argparse.Namespace, a: ResolvedRecipe, b: ResolvedRecipe) -> Sides | None:

@@ -1,10 +1,13 @@
-"""What commands share of engines: one by its name and version, and what it makes of a recipe."""
+"""`specflow engines`, and what commands share of them: one by name, what it makes of a recipe."""
 
 from __future__ import annotations
 
 import argparse
+import json
 from dataclasses import dataclass, field
+from typing import Any
 
+from specflow.cli.common import CLEAN, add_format
 from specflow.diagnostics import Diagnostic, closest
 from specflow.engines import ENGINES
 from specflow.engines.base import Engine, Export
@@ -13,6 +16,40 @@ from specflow.engines.outcome import Effective, Refusal, Refused
 from specflow.engines.versions import nearest
 from specflow.errors import UsageError
 from specflow.recipe import ResolvedRecipe
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    add_format(parser, "text", "json")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what is known of each engine."""
+    rows = [known_of(ENGINES[name]) for name in ENGINES.names()]
+    if args.format == "json":
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        return CLEAN
+    for row in rows:
+        print(f"{row['engine']} ({row['title']})")
+        print(f"  versions   {', '.join(row['versions'])}")
+        print(f"  platforms  {', '.join(row['platforms'])}")
+        print(f"  formats    {', '.join(row['formats'])}")
+        runs = "`specflow run --engine`, where it is installed" if row["runs"] else "not from here"
+        print(f"  runs       {runs}")
+    return CLEAN
+
+
+def known_of(engine: Engine) -> dict[str, Any]:
+    """What is known of an engine; the version and the platform that are meant unsaid come first."""
+    return {
+        "engine": engine.name,
+        "title": engine.title,
+        "versions": list(reversed(engine.versions)),
+        "platforms": list(engine.platforms),
+        "formats": list(engine.formats),
+        "runs": bool(engine.package),
+    }
 
 
 @dataclass(frozen=True)
@@ -87,7 +124,8 @@ def judged_by(engine: Engine, version: str, known: str, because: str = "") -> As
     """An engine at a version that is not known, by the rules of one that is."""
     message = f"{engine.title} {version} is not known; judged by the rules of {known}{because}"
     notes = ("flags, defaults and refusals may have changed between the two",)
-    return Asked(engine, known, (finding("SF115", message, notes=notes),), version)
+    offer = f"known are {', '.join(engine.versions)}"
+    return Asked(engine, known, (finding("SF115", message, notes=notes, offer=offer),), version)
 
 
 def asked_platform(engine: Engine, name: str | None) -> str:

@@ -5,9 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 
-from specflow.cli.common import CLEAN, FINDINGS, add_format, add_stand_in, is_override, read, tell
+from specflow.cli.common import (
+    CLEAN,
+    FINDINGS,
+    OPERAND,
+    add_format,
+    add_stand_in,
+    is_override,
+    read,
+    tell,
+)
 from specflow.cli.costs import COST_OPTIONS, add_cost, cost
 from specflow.cli.engines import add_engine, asked_engine, asked_platform, resolved_by
+from specflow.cli.memory import device_of
 from specflow.cli.models import add_models, reader_of
 from specflow.engines import show
 from specflow.engines.outcome import Refused
@@ -18,9 +28,13 @@ from specflow.recipe import ResolvedRecipe
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
-    parser.add_argument("recipe", metavar="RECIPE", help="path or pack name")
+    parser.add_argument("recipe", metavar="RECIPE", help=OPERAND)
     parser.add_argument(
-        "words", nargs="*", metavar="FIELD|key=value", help="one field to explain; overrides"
+        "words",
+        nargs="*",
+        default=[],
+        metavar="FIELD|key=value",
+        help="one field to explain; overrides",
     )
     add_engine(parser, "show what an engine makes of the recipe")
     add_cost(parser)
@@ -35,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
     fields = [w for w in args.words if not is_override(w)]
     overrides = [w for w in args.words if is_override(w)]
     reader = reader_of(args, needed=args.cost)
-    resolved = read(args.recipe, overrides, stand_in=args.stand_in, reader=reader)[1]
+    device, alone = device_of(args), {"stand_in": args.stand_in, "reader": reader}
+    resolved = read(args.recipe, overrides, device=device, **alone)[1]
     tell(resolved.findings)
     _together(args, fields)
     if args.engine is not None:

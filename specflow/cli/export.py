@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from specflow.cli.common import CLEAN, FINDINGS, add_overrides, add_stand_in, read, tell
+from specflow.cli.common import CLEAN, FINDINGS, OPERAND, add_overrides, add_stand_in, read, tell
 from specflow.cli.engines import add_engine, asked_engine, resolved_by
 from specflow.cli.models import add_models, reader_of
 from specflow.errors import UsageError
@@ -14,7 +14,7 @@ FORMATS = ("args", "sh", "json", "yaml", "python")
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
-    parser.add_argument("recipe", metavar="RECIPE", help="path or pack name")
+    parser.add_argument("recipe", metavar="RECIPE", help=OPERAND)
     add_overrides(parser)
     add_engine(parser, "the engine to export to", required=True)
     add_stand_in(parser)

@@ -11,6 +11,7 @@ from specflow import prompts as prompt_files
 from specflow.cli.common import (
     CLEAN,
     FINDINGS,
+    OPERAND,
     USAGE,
     add_format,
     add_overrides,
@@ -27,7 +28,7 @@ from specflow.report import COMPLETIONS, REPORT
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
-    parser.add_argument("recipe", metavar="RECIPE", help="path or pack name")
+    parser.add_argument("recipe", metavar="RECIPE", help=OPERAND)
     add_overrides(parser)
     add_stand_in(parser)
     source = parser.add_mutually_exclusive_group()

@@ -89,7 +89,12 @@ def no_confidence(r: ResolvedRecipe) -> Iterator[Finding]:
             label="no confidence head",
             because={"draft.model": "has no confidence head"},
             help="write `verify.confidence: average`, or `verify.mode: static`",
-            fix=Put("verify.confidence", "average", safe=False),
+            fix=Put(
+                "verify.confidence",
+                "average",
+                safe=False,
+                otherwise=("write `verify.mode: static`",),
+            ),
         )
 
 
