@@ -30,6 +30,7 @@ DECADES = {
     "SF09": "The command line",
     "SF10": "Prompts",
     "SF11": "Engines",
+    "SF12": "Engines, once they run",
 }
 TINY = (
     "In the examples `tiny-NAME` is a checkpoint of a few bytes, and `costs.json` or `heat.json` a "

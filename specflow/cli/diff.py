@@ -17,6 +17,7 @@ from specflow.cli.common import (
     read,
     tell,
 )
+from specflow.cli.engines import need_engine
 from specflow.cli.memory import device_of
 from specflow.cli.models import add_models, reader_of
 from specflow.diff import Ran, Sides, as_json, at_engine, compared, diff
@@ -63,6 +64,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the differences; exit 1 where anything effective is different."""
+    need_engine(args)
     reader = reader_of(args, needed=args.graph or args.code)
     a, b = _side(args, "a", reader), _side(args, "b", reader)
     tell(list(dict.fromkeys((*a.findings, *b.findings))))

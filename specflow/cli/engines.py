@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specflow.cli.common import CLEAN, add_format
-from specflow.diagnostics import Diagnostic, closest
+from specflow.diagnostics import Diagnostic, Severity, closest
 from specflow.engines import ENGINES
 from specflow.engines.base import Engine, Export
-from specflow.engines.findings import finding, gaps, overruled, refused
+from specflow.engines.findings import finding, gaps, of_others, overruled, refused
 from specflow.engines.outcome import Effective, Refusal, Refused
 from specflow.engines.versions import nearest
 from specflow.errors import UsageError
@@ -89,6 +89,11 @@ class Found:
         can_say = self.export is not None and not self.export.refused
         return can_say and isinstance(self.outcome, Effective)
 
+    @property
+    def runs(self) -> bool:
+        """Whether it also goes on to run, as far as is known."""
+        return self.starts and all(d.severity is not Severity.ERROR for d in self.remarks)
+
 
 def add_engine(parser: argparse.ArgumentParser, text: str, *, required: bool = False) -> None:
     """`--engine` and `--platform`."""
@@ -103,11 +108,15 @@ def add_engine(parser: argparse.ArgumentParser, text: str, *, required: bool = F
 
 def asked_engine(said: str) -> Asked:
     """The engine of a row; a version that is not known is the nearest one, and a finding."""
-    name, _, version = said.partition("@")
+    name, at, version = said.partition("@")
+    name = name.lower()
     if name not in ENGINES:
         near = closest(name, ENGINES.names()) or list(ENGINES.names())
         raise UsageError(f"no engine `{name}` is known", f"did you mean {' or '.join(near)}?")
     engine = ENGINES[name]
+    if at and not version:
+        offer = f"known are {', '.join(engine.versions)}; leave `@` out for the newest of them"
+        raise UsageError(f"`{said}` names no version", offer)
     if not version:
         return Asked(engine, engine.versions[-1])
     try:
@@ -126,6 +135,12 @@ def judged_by(engine: Engine, version: str, known: str, because: str = "") -> As
     notes = ("flags, defaults and refusals may have changed between the two",)
     offer = f"known are {', '.join(engine.versions)}"
     return Asked(engine, known, (finding("SF115", message, notes=notes, offer=offer),), version)
+
+
+def need_engine(args: argparse.Namespace) -> None:
+    """Stop at a machine of no engine."""
+    if args.platform is not None and args.engine is None:
+        raise UsageError("`--platform` is of an engine", "name one with `--engine`")
 
 
 def asked_platform(engine: Engine, name: str | None) -> str:
@@ -152,13 +167,15 @@ def resolved_by(asked: Asked, platform: str | None, recipe: ResolvedRecipe) -> F
         *gaps("SF119", export.refused, recipe),
         *gaps("SF111", export.lost, recipe),
         *gaps("SF112", export.approximate, recipe),
+        *of_others(engine.name, engine.title, recipe),
     ]
     outcome = engine.effective(recipe, export, asked.version, machine)
     if isinstance(outcome, Refused):
         others = _starts_on(asked, machine, export, recipe)
         findings.append(refused(asked.title, outcome, machine, recipe, others))
         return Found(export, outcome, findings)
-    return Found(export, outcome, findings, overruled(asked.title, machine, outcome, recipe))
+    remarks = overruled(engine.name, asked.title, machine, outcome, recipe)
+    return Found(export, outcome, findings, remarks)
 
 
 def _starts_on(

@@ -16,7 +16,7 @@ from specflow.cli.common import (
     tell,
 )
 from specflow.cli.costs import COST_OPTIONS, add_cost, cost
-from specflow.cli.engines import add_engine, asked_engine, asked_platform, resolved_by
+from specflow.cli.engines import add_engine, asked_engine, asked_platform, need_engine, resolved_by
 from specflow.cli.memory import device_of
 from specflow.cli.models import add_models, reader_of
 from specflow.engines import show
@@ -76,6 +76,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _together(args: argparse.Namespace, fields: list[str]) -> None:
     """Stop at options that do not belong together."""
+    need_engine(args)
     asked = [
         f"--{name.replace('_', '-')}" for name in COST_OPTIONS if getattr(args, name) is not None
     ]

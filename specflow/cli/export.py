@@ -10,6 +10,13 @@ from specflow.cli.models import add_models, reader_of
 from specflow.errors import UsageError
 
 FORMATS = ("args", "sh", "json", "yaml", "python")
+# What each engine has of them, its own default first; a test holds them to the engines.
+FORMATS_OF = {
+    "sglang": FORMATS,
+    "vllm": FORMATS,
+    "trtllm": ("yaml", "sh", "json", "python"),
+    "llamacpp": ("args", "sh", "json"),
+}
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -22,8 +29,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format",
         choices=FORMATS,
-        help="flags in a line, a script, JSON, the file of `--config`, or lines of Python; the "
-        "first that the engine has",
+        help="flags in a line, a script, JSON, the file of `--config`, or lines of Python; "
+        + "; ".join(f"{name} has {', '.join(own)}" for name, own in FORMATS_OF.items()),
     )
     parser.set_defaults(run=run)
 
@@ -42,4 +49,4 @@ def run(args: argparse.Namespace) -> int:
     tell([*resolved.findings, *found.findings, *found.remarks])
     if found.export is not None and not found.export.refused:
         print(writer(found.export, asked.version))
-    return CLEAN if found.starts else FINDINGS
+    return CLEAN if found.runs else FINDINGS

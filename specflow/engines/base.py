@@ -18,10 +18,11 @@ ENV = "env"  # the key of an `engine:` block that holds variables rather than fl
 
 @dataclass(frozen=True)
 class Gap:
-    """A field, or a flag, that does not go across as it is."""
+    """A field, or a flag, that does not go across as it is; `way_out` may be empty."""
 
     at: str
     text: str
+    way_out: str = ""
 
 
 @dataclass(frozen=True)
@@ -142,9 +143,9 @@ class Out:
         """A field the engine takes another way."""
         self.approximate.append(Gap(path, text))
 
-    def refuse(self, path: str, text: str) -> None:
+    def refuse(self, path: str, text: str, way_out: str = "") -> None:
         """A field the engine cannot have, and without which the recipe is another one."""
-        self.refused.append(Gap(path, text))
+        self.refused.append(Gap(path, text, way_out))
 
     def pass_through(self, engine: str, flags: Flags) -> None:
         """The flags under `engine.NAME`, by their own names; one that a field says is refused.
@@ -216,6 +217,11 @@ class Engine:
     installs: str = ""
     package: str = ""
 
+
+# The way out of a tree, for engines that have none.
+_ELSEWHERE = "or export to an engine that verifies trees: sglang"
+NO_TREE = f"write `draft.topk: 1` and no width for a chain, {_ELSEWHERE}"
+NO_SHAPE = f"write `verify.shape: chain`, {_ELSEWHERE}"
 
 # The words of a recipe that engines have words of their own for: rows of docs/engines.md.
 RECIPE_WORDS = (

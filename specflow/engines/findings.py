@@ -1,12 +1,12 @@
-"""What is found where a recipe meets an engine: SF110 to SF119, and their manuals."""
+"""What is found where a recipe meets an engine: SF110 to SF120, and their manuals."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from specflow.diagnostics import Diagnostic, Label, Severity
-from specflow.engines.base import Gap
+from specflow.engines.base import ENV, Gap
 from specflow.engines.outcome import Effective, Kind, Refused
 from specflow.recipe import ResolvedRecipe
 from specflow.tables import ENGINE_NAMES
@@ -174,11 +174,11 @@ Write the value that the engine runs, or leave the field out.
     ),
     "SF117": (
         "engine-accepts-in-vain",
-        """What an engine accepts has an effect there, and goes on to run.
+        """What an engine accepts has an effect there.
 
 ## Why
-Not every argument is checked when an engine starts: some are ignored, some fail at the first
-request. The rule that says so is named.
+Not every argument is checked when an engine starts: some are ignored, some mean nothing beside
+others. The rule that says so is named.
 
 ## Example
 ```sh
@@ -241,6 +241,29 @@ specflow export pico/eagle --engine vllm
 Choose another engine, or write the recipe in terms this one has.
 """,
     ),
+    "SF120": (
+        "engine-fails-later",
+        """What an engine accepts as arguments, it goes on to run.
+
+## Why
+Some arguments pass every check of an engine, and stop it later: when it builds the model, captures
+its graphs, or at the first request. A server that is started by them is lost time at best.
+
+## Example
+```sh
+specflow export deepseek/v3_nextn --engine sglang@0.5.23 engine.sglang.tp_size=6
+```
+
+Use instead:
+```sh
+specflow export deepseek/v3_nextn --engine sglang@0.5.23 engine.sglang.tp_size=8
+```
+
+## Fix
+Change what the finding names. Where a variable lifts it, `engine.NAME.env.VARIABLE=VALUE` says so
+in the recipe.
+""",
+    ),
 }
 SEVERITIES = {
     "SF110": Severity.ERROR,
@@ -253,6 +276,7 @@ SEVERITIES = {
     "SF117": Severity.WARNING,
     "SF118": Severity.ERROR,
     "SF119": Severity.ERROR,
+    "SF120": Severity.ERROR,
 }
 
 
@@ -333,8 +357,37 @@ def _about(reason: str, recipe: ResolvedRecipe) -> str | None:
 def gaps(code: str, found: Iterable[Gap], recipe: ResolvedRecipe | None) -> list[Diagnostic]:
     """Fields or flags that do not go across, each where it was written."""
     return [
-        finding(code, f"`{gap.at}`: {gap.text}", labels=_labels(gap.at, recipe)) for gap in found
+        finding(
+            code,
+            f"`{gap.at}`: {gap.text}",
+            labels=_labels(gap.at, recipe) or _causes(gap.at, recipe),
+            offer=gap.way_out or None,
+        )
+        for gap in found
     ]
+
+
+def _causes(path: str, recipe: ResolvedRecipe | None) -> tuple[Label, ...]:
+    """Where a field was written that decides one that nobody wrote: `draft.topk` makes a tree."""
+    cause = "draft.topk" if path == "verify.shape" else "draft.algorithm"
+    return _labels(cause, recipe) if path.startswith(("verify.shape", "draft.")) else ()
+
+
+def of_others(engine: str, title: str, recipe: ResolvedRecipe) -> list[Diagnostic]:
+    """A word on each `engine:` block that is another engine's: its flags do not go across."""
+    out = []
+    for name, given in recipe.engine.items():
+        if name == engine or not given or given == {ENV: {}}:
+            continue
+        variables = given.get(ENV)
+        flags = tuple(flag for flag in given if flag != ENV)
+        flags += tuple(map(str, variables)) if isinstance(variables, Mapping) else ()
+        goes = "does not go" if len(flags) == 1 else "do not go"
+        said = f"`engine.{name}` is not for {title}: {_listed(flags)} {goes} across"
+        offer = f"write what {title} is to have under `engine.{engine}`"
+        labels = _labels(f"engine.{name}.{next(iter(given))}", recipe)
+        out.append(finding("SF112", said, labels, offer=offer))
+    return out
 
 
 def _labels(path: str, recipe: ResolvedRecipe | None) -> tuple[Label, ...]:
@@ -343,7 +396,7 @@ def _labels(path: str, recipe: ResolvedRecipe | None) -> tuple[Label, ...]:
 
 
 def overruled(
-    title: str, platform: str, found: Effective, recipe: ResolvedRecipe
+    engine: str, title: str, platform: str, found: Effective, recipe: ResolvedRecipe
 ) -> list[Diagnostic]:
     """What the engine replaces, or accepts in vain: asked, effective, by which of its rules."""
     out = []
@@ -360,8 +413,18 @@ def overruled(
             said = f"{title} on {platform} {_IN_VAIN[note.kind]}: {note.text}"
             about = _about(note.text, recipe)
             labels = () if about is None else _labels(about, recipe)
-            out.append(finding("SF117", said, labels, (f"row {note.rule} of its rules",)))
+            code = "SF120" if note.kind is Kind.AT_START else "SF117"
+            rows = (f"row {note.rule} of its rules",)
+            out.append(finding(code, said, labels, rows, _lifted(engine, note.text, about)))
     return out
+
+
+def _lifted(engine: str, text: str, about: str | None) -> str | None:
+    """The way out of a failure: a variable that the text names, or the field it is about."""
+    variable = re.search(r"\b([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)=(\w+)", text)
+    if variable is not None:
+        return f"write `engine.{engine}.env.{variable[1]}={variable[2]}`, or set it for the server"
+    return None if about is None else f"change `{about}`"
 
 
 _IN_VAIN = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from specflow.engines.base import Export, Out, model_of
+from specflow.engines.base import NO_SHAPE, NO_TREE, Export, Out, model_of
 from specflow.engines.llamacpp.builds import (
     DFLASH,
     DSPARK,
@@ -138,7 +138,7 @@ _STEPS = "draft.num_steps"
 def _lookup(out: Out, build: Build, shape: str) -> None:
     """What a request said before stands for a trie that requests share."""
     if shape == "tree":
-        out.refuse("verify.shape", "llama.cpp verifies chains; write `verify.shape: chain`")
+        out.refuse("verify.shape", "llama.cpp verifies chains alone", NO_SHAPE)
         return
     own = _own(out, "spec_type")
     asked = [n for n in str(own).split(",") if n in LOOKUPS] if own else []
@@ -169,7 +169,7 @@ def _lookup(out: Out, build: Build, shape: str) -> None:
 def _verify(out: Out, shape: str) -> None:
     """Chains, judged by what is drawn from the target: that is all there is."""
     if shape == "tree" and out.recipe.stages[0] != "NGRAM":
-        out.refuse("verify.shape", "llama.cpp verifies chains; write `draft.topk: 1`")
+        out.refuse("verify.shape", "llama.cpp verifies chains alone", NO_TREE)
     if shape == "ragged" and out["verify.mode"] != "static":
         out.lose("verify.shape", "llama.cpp verifies every guess that it makes")
     if out["verify.accept"] in ("rejection", "block"):

@@ -84,7 +84,7 @@ def moe_runner(run: Run, given: Given) -> None:
     open_, alone = run["moe_runner_backend"] == "auto", run["moe_a2a_backend"] == "none"
     if open_ and arch in NEMOTRON_H and given.target.get("quantization_config") is None:
         name = "flashinfer_trtllm" if machine.sm100 and alone else "flashinfer_cutlass"
-        run.set("moe_runner_backend", name, "3.9", f"{arch} on {machine.kind}")
+        run.set("moe_runner_backend", name, "3.9", f"{arch} on {machine.name}")
         return
     if not (open_ and alone):
         return
@@ -107,7 +107,7 @@ def own_backend(run: Run, given: Given) -> None:
         silent = no_backend(run) if pick.all_open else run["attention_backend"] is None
         name = pick.backend(machine) if silent and pick.fits(given.target) else ""
         if name and not (arch in LLAMA4 and run["device"] == "cpu"):
-            run.set("attention_backend", name, "3.6", f"what {arch} runs on with {machine.kind}")
+            run.set("attention_backend", name, "3.6", f"what {arch} runs on with {machine.name}")
 
 
 @dataclass(frozen=True)

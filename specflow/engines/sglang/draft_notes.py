@@ -23,7 +23,8 @@ def fit(run: Run, given: Given) -> Iterator[Remark]:
     name, draft, target = run[NAME], given.draft, given.target
     if not draft.known or name in ("NGRAM", "UNO"):
         return
-    short, long = (c.count("max_position_embeddings") for c in (draft, target))
+    short = draft.count("max_position_embeddings")
+    long = run["context_length"] or target.count("max_position_embeddings")
     allowed = given.env.on("SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN")
     if 0 < short < long and not allowed:
         said = f"the draft's context of {short} is shorter than the target's, {long}"

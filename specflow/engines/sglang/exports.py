@@ -19,6 +19,7 @@ SLOTS_FILE = "adaptive_slots.json"
 # Ours to theirs; a name that is not here is the same there.
 NAMES = {"MULTI_LAYER_EAGLE": "EAGLE"}
 SERIAL = ("STANDALONE", "EAGLE", "EAGLE3", "MULTI_LAYER_EAGLE", "FROZEN_KV_MTP")
+REDUCED = "SGLang judges a draft of fewer words than its target by the target alone; same law"
 ORDERS = {"recency": "BFS", "frequency": "PROB"}
 
 
@@ -194,14 +195,18 @@ def _accept(out: Out, draft: str) -> None:
 def _rejection(out: Out, draft: str) -> None:
     if draft == "DSPARK":
         return  # what it does anyway
-    if NAMES.get(draft, draft) in EAGLES:
+    if out.recipe.facts.net.has_map:
+        out.bend("verify.accept", REDUCED)
+    elif NAMES.get(draft, draft) in EAGLES:
         out.args["speculative_use_rejection_sampling"] = True
     else:
         out.bend("verify.accept", f"SGLang judges {draft} guesses by the target alone; same law")
 
 
 def _block_verification(out: Out, draft: str) -> None:
-    if NAMES.get(draft, draft) in MIXED_CHUNK:
+    if out.recipe.facts.net.has_map and NAMES.get(draft, draft) in EAGLES:
+        out.bend("verify.accept", REDUCED)
+    elif NAMES.get(draft, draft) in MIXED_CHUNK:
         out.args["speculative_use_block_verification"] = True
     else:
         out.bend("verify.accept", f"SGLang judges {draft} guesses by the target alone; same law")

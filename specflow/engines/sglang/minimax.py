@@ -33,7 +33,7 @@ def minimax_m3(run: Run, given: Given) -> None:
         backend = "trtllm_mha" if fp8 else "fa4"
     elif silent and machine.hopper:
         backend = "fa3"
-    run.set("attention_backend", backend, "3.6", f"what MiniMax-M3 runs on with {machine.kind}")
+    run.set("attention_backend", backend, "3.6", f"what MiniMax-M3 runs on with {machine.name}")
     paged = (machine.sm100 and backend in ("fa4", "trtllm_mha")) or (
         machine.hopper and backend == "fa3"
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from specflow.engines.outcome import OPEN, START, TOLD, WARN, Remark, Run
 from specflow.engines.sglang.draft_notes import dflash, dspark, fit, names
+from specflow.engines.sglang.heads import heads
 from specflow.engines.sglang.names import DRAFT_BACKEND, NAME, STEPS, TOKENS, TOPK
 from specflow.engines.sglang.start import Given, backends
 from specflow.engines.sglang.tables import (
@@ -22,9 +23,8 @@ SERIAL = (*EAGLES, "STANDALONE", "FROZEN_KV_MTP")
 
 def notes(run: Run, given: Given) -> None:
     """Every remark on the arguments as they run."""
-    if run[NAME] in (None, "NONE"):
-        return
-    for rule, kind, text in _remarks(run, given):
+    drafts = run[NAME] not in (None, "NONE")
+    for rule, kind, text in (*heads(run, given), *(_remarks(run, given) if drafts else ())):
         run.note(rule, kind, text)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -13,12 +13,14 @@ class Machine:
     device  the torch device
     sm      compute capability, times ten; 0 off NVIDIA
     memory  MiB of one device, which sets the size of a prefill chunk
+    name    its own, where rules take it for another of its kind
     """
 
     kind: str
     device: str
     sm: int = 0
     memory: int = 0
+    name: str = ""
 
     @property
     def cuda(self) -> bool:
@@ -62,7 +64,7 @@ B200 = Machine("b200", "cuda", sm=100, memory=180 * 1024)
 RTX5090 = Machine("rtx5090", "cuda", sm=120, memory=32 * 1024)
 MI300 = Machine("mi300", "cuda", memory=192 * 1024)
 
-PLATFORMS: dict[str, Machine] = {
+_MACHINES: dict[str, Machine] = {
     "h100": H100,
     "h200": H100,
     "h20": H100,
@@ -78,6 +80,7 @@ PLATFORMS: dict[str, Machine] = {
     "xpu": Machine("xpu", "xpu"),
     "cpu": Machine("cpu", "cpu"),
 }
+PLATFORMS = {name: replace(machine, name=name) for name, machine in _MACHINES.items()}
 
 ALGORITHMS = ("EAGLE", "EAGLE3", "STANDALONE", "FROZEN_KV_MTP", "NGRAM", "DFLASH", "DSPARK", "UNO")
 RESERVED = (*ALGORITHMS, "NEXTN", "NONE")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from specflow.engines.base import ENV, Export, Out, model_of
+from specflow.engines.base import ENV, NO_SHAPE, NO_TREE, Export, Out, model_of
 from specflow.engines.trtllm.lines import checked, folded, spread
 from specflow.engines.trtllm.releases import (
     DFLASH,
@@ -127,7 +127,8 @@ def _shape(out: Out, release: Release, kind: str, shape: str) -> None:
     if shape != "tree":
         return
     if kind not in release.trees:
-        out.refuse("verify.shape", f"{release.title} has no tree of {kind}: write a chain")
+        text = f"{release.title} has no tree of {kind}"
+        out.refuse("verify.shape", text, NO_SHAPE if kind == NGRAM else NO_TREE)
         return
     steps, topk = out["draft.num_steps"], out["draft.topk"]
     nodes = out["verify.num_draft_tokens"] - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from specflow.engines.base import ENV, Export, Out, model_of
+from specflow.engines.base import ENV, NO_SHAPE, NO_TREE, Export, Out, model_of
 from specflow.engines.vllm.lines import flat, folded
 from specflow.engines.vllm.names import REFINES, RUN, SERIAL, method_of
 from specflow.engines.vllm.sampling import to_requests
@@ -34,7 +34,8 @@ def _speculate(out: Out, version: str, draft: str, shape: str) -> None:
     if method not in methods_of(version):
         out.refuse("draft.algorithm", f"vLLM {version} has no method `{method}`")
     if shape == "tree":
-        out.refuse("verify.shape", "vLLM verifies chains alone: one guess follows another")
+        text = "vLLM verifies chains alone: one guess follows another"
+        out.refuse("verify.shape", text, NO_SHAPE if draft == "NGRAM" else NO_TREE)
     out.args[key("method")] = method
     _path(out, method)
     out.args[key("num_speculative_tokens")] = max(1, out["verify.num_draft_tokens"] - 1)

@@ -10,7 +10,7 @@ from typing import Any
 
 from specflow.diagnostics import closest
 from specflow.engines.outcome import START, Effective, Refusal, Refused, Run
-from specflow.engines.vllm import budget, checks, methods, speculators
+from specflow.engines.vllm import budget, checks, heads, methods, speculators
 from specflow.engines.vllm.given import PLATFORMS, UNREAD, Given
 from specflow.engines.vllm.lines import flat
 from specflow.engines.vllm.methods import METHOD, MODEL
@@ -45,6 +45,10 @@ RULES: dict[str, tuple[str, str]] = {
     "V24": ("a draft as the model", "transformers_utils/config.py: maybe_override_with_*"),
     "V27": ("asynchronous scheduling", "vllm.py: __post_init__"),
     "V28": ("the draft's length is the target's", "vllm.py: _limit_max_model_len_to_draft (0.33)"),
+    "V29": (
+        "heads divide among ranks",
+        "model.py: verify_with_parallel_config; layers/linear.py: QKVParallelLinear",
+    ),
 }
 
 Step = Callable[[Run, Given], None]
@@ -61,6 +65,7 @@ STEPS: tuple[Step, ...] = (
     checks.tensor_parallel,
     checks.draft_length,
     checks.synthetic,
+    heads.of_draft,
     checks.vocabulary,
     checks.loose,
     checks.belongs,
@@ -69,6 +74,7 @@ STEPS: tuple[Step, ...] = (
     budget.schedule,
     budget.runners,
     budget.target_length,
+    heads.of_target,
 )
 
 
@@ -95,16 +101,21 @@ def effective(
         draft = _draft(run, target_config, draft_config)
         given = _given(version, target_config, draft, platform, env)
         if speculators.names_its_target(run, given):
-            budget.defaults(run, given)
-            return run.outcome()
+            return _plain(run, given)
         if not methods.speculates(run):
-            budget.defaults(run, given)
-            return run.outcome()
+            return _plain(run, given)
         for step in STEPS:
             step(run, given)
         _requests(run, requests or {})
     except Refusal as refusal:
         return refusal.refused
+    return run.outcome()
+
+
+def _plain(run: Run, given: Given) -> Effective:
+    """What is decided of a server that does not speculate, or whose draft is not known here."""
+    budget.defaults(run, given)
+    heads.of_target(run, given)
     return run.outcome()
 
 
