@@ -96,3 +96,11 @@ def test_the_readme_calls_what_exists() -> None:
         for word in words[1:]:
             if re.fullmatch(r"[a-z]+/[a-z_]+", word):
                 assert word in names()
+
+
+def test_the_readme_counts_the_versions_of_engines() -> None:
+    said = " ".join((ROOT / "README.md").read_text().split())
+    words = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+    for engine in (ENGINES[name] for name in ENGINES.names()):
+        count = words[len(engine.versions)]
+        assert re.search(rf"{count} (builds )?of {re.escape(engine.title)}", said), engine.name
