@@ -172,7 +172,7 @@ def resolved_by(asked: Asked, platform: str | None, recipe: ResolvedRecipe) -> F
     outcome = engine.effective(recipe, export, asked.version, machine)
     if isinstance(outcome, Refused):
         others = _starts_on(asked, machine, export, recipe)
-        findings.append(refused(asked.title, outcome, machine, recipe, others))
+        findings.append(refused(asked.title, outcome, machine, recipe, others, engine.name))
         return Found(export, outcome, findings)
     remarks = overruled(engine.name, asked.title, machine, outcome, recipe)
     return Found(export, outcome, findings, remarks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -195,6 +196,7 @@ class Engine:
     made       an argument of those that is an object: its class, its arguments -> as a file has it
     spread     arguments -> flags as `effective` names them, where an argument holds several
     installs   what `pip install` takes to have it; empty where pip does not
+    rows       what each row of its rules says, by its name
     package    what `run --engine` imports; empty where it is not run from here
     """
 
@@ -216,6 +218,12 @@ class Engine:
     spread: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
     installs: str = ""
     package: str = ""
+    rows: Callable[[], Mapping[str, str]] = dict
+
+
+def listed(doc: str | None) -> dict[str, str]:
+    """The rows that the docstring of a module lists: `T1   a key that ...`."""
+    return dict(re.findall(r"^([A-Z]\d+) +(.+)$", doc or "", re.M))
 
 
 # The way out of a tree, for engines that have none.

@@ -298,8 +298,12 @@ def refused(
     platform: str,
     recipe: ResolvedRecipe | None = None,
     elsewhere: tuple[str, ...] = (),
+    name: str = "",
 ) -> Diagnostic:
-    """The engine does not start; it does on the machines of `elsewhere`."""
+    """The engine does not start; it does on the machines of `elsewhere`.
+
+    engine  its title and version; `name` is its row of the table
+    """
     field = None if recipe is None else _about(outcome.reason, recipe)
     ways = [f"change `{field}`"] if field is not None else []
     if elsewhere:
@@ -313,9 +317,14 @@ def refused(
         "SF110",
         f"{engine} does not start on {platform}: {outcome.reason}",
         labels=() if field is None else _labels(field, recipe),
-        notes=(f"row {outcome.rule} of its rules: {how}",),
+        notes=(f"{_row(name, outcome.rule)}: {how}",),
         offer=", or ".join(ways) or None,
     )
+
+
+def _row(engine: str, rule: str) -> str:
+    """A row of an engine's rules, and where it can be looked up."""
+    return f"row {rule} of its rules (`specflow rule {engine}:{rule}`)"
 
 
 def _listed(names: tuple[str, ...], most: int = 4) -> str:
@@ -405,7 +414,7 @@ def overruled(
             at = d.field.replace("_", "-")
             field = _field_of(d.field, recipe)
             message = f"{title} on {platform} will run {d.value!r}, not {d.asked!r}: `--{at}`"
-            notes = (f"row {d.rule} of its rules: {d.because}",)
+            notes = (f"{_row(engine, d.rule)}: {d.because}",)
             offer = f"write {d.value!r} for `{field}`, or leave it out"
             out.append(finding("SF116", message, _labels(field, recipe), notes, offer))
     for note in found.notes:
@@ -414,7 +423,7 @@ def overruled(
             about = _about(note.text, recipe)
             labels = () if about is None else _labels(about, recipe)
             code = "SF120" if note.kind is Kind.AT_START else "SF117"
-            rows = (f"row {note.rule} of its rules",)
+            rows = (_row(engine, note.rule),)
             out.append(finding(code, said, labels, rows, _lifted(engine, note.text, about)))
     return out
 

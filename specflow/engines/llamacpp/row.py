@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from specflow.engines import command_line, show
-from specflow.engines.base import NOTHING, Beside, Engine, Export, Import, Word
+from specflow.engines.base import NOTHING, Beside, Engine, Export, Import, Word, listed
 from specflow.engines.flags import Flags
+from specflow.engines.llamacpp import rules
 from specflow.engines.llamacpp.builds import BUILDS, TITLE, build
 from specflow.engines.llamacpp.exports import NAME, to_args
 from specflow.engines.llamacpp.imports import from_args
@@ -69,6 +70,10 @@ def _load(
     return from_args(args, env, build(version))
 
 
+def _rows() -> Mapping[str, str]:
+    return listed(rules.__doc__)
+
+
 ENGINE = Engine(
     name=NAME,
     title=TITLE,
@@ -101,4 +106,5 @@ ENGINE = Engine(
         "run.batch_size": Word("--parallel", "slots"),
         "run.max_length": Word("--ctx-size", "positions of all slots together"),
     },
+    rows=_rows,
 )

@@ -72,6 +72,12 @@ def _python(export: Export, version: str) -> str:  # noqa: ARG001
     return "\n".join(lines)
 
 
+def _rows() -> Mapping[str, str]:
+    from specflow.engines.sglang.rows import ROWS  # text that few commands show
+
+    return ROWS
+
+
 ENGINE = Engine(
     name="sglang",
     title="SGLang",
@@ -119,6 +125,7 @@ ENGINE = Engine(
         "run.max_length": Word("--context-length"),
     },
     classes=("Engine", "ServerArgs"),
+    rows=_rows,
     installs="sglang==0.5.23",
     package="sglang",
 )

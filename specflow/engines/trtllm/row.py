@@ -10,10 +10,10 @@ from typing import Any
 import yaml
 
 from specflow.engines import show
-from specflow.engines.base import NOTHING, Beside, Engine, Export, Import, Word
+from specflow.engines.base import NOTHING, Beside, Engine, Export, Import, Word, listed
 from specflow.engines.flags import Flags
 from specflow.engines.outcome import Effective, Refused
-from specflow.engines.trtllm import lines
+from specflow.engines.trtllm import lines, rules
 from specflow.engines.trtllm.exports import NAME, to_args
 from specflow.engines.trtllm.imports import from_args
 from specflow.engines.trtllm.releases import RELEASES, SPEC, TITLE, TYPE
@@ -114,6 +114,10 @@ def _json(export: Export, version: str) -> str:  # noqa: ARG001
     return json.dumps(json.loads(show.as_mapping(export)), indent=2, ensure_ascii=False)
 
 
+def _rows() -> Mapping[str, str]:
+    return listed(rules.__doc__)
+
+
 ENGINE = Engine(
     name=NAME,
     title=TITLE,
@@ -151,5 +155,6 @@ ENGINE = Engine(
     classes=("LLM",),
     made=_made,
     spread=lines.spread,
+    rows=_rows,
     installs="tensorrt-llm",
 )

@@ -16,7 +16,7 @@ from specflow.engines.vllm import lines
 from specflow.engines.vllm.exports import to_args
 from specflow.engines.vllm.given import PLATFORMS
 from specflow.engines.vllm.imports import from_args
-from specflow.engines.vllm.rules import effective
+from specflow.engines.vllm.rules import RULES, effective
 from specflow.engines.vllm.versions import PACKAGE, SPEC, VERSIONS, flags_of
 from specflow.recipe import ResolvedRecipe
 
@@ -65,6 +65,10 @@ def _key(name: str) -> str:
     return f"--{SPEC.replace('_', '-')}.{name}"
 
 
+def _rows() -> Mapping[str, str]:
+    return {row: said for row, (said, _) in RULES.items()}
+
+
 ENGINE = Engine(
     name="vllm",
     title="vLLM",
@@ -111,6 +115,7 @@ ENGINE = Engine(
     },
     classes=("LLM", "EngineArgs", "AsyncEngineArgs"),
     spread=lines.spread,
+    rows=_rows,
     installs=f"vllm=={VERSIONS[-1]}",
     package="vllm",
 )
