@@ -190,8 +190,11 @@ def test_json_is_a_list_of_objects() -> None:
     assert len(first["labels"]) == 3
     assert (second["file"], second["line"]) == (None, None)
     assert second["fix"] == {
-        **{"action": "put", "path": "a.b", "value": 1},
-        **{"safe": True, "otherwise": []},
+        "action": "put",
+        "path": "a.b",
+        "value": 1,
+        "safe": True,
+        "otherwise": [],
     }
     assert json.loads(render([], "json")) == []
 
