@@ -22,6 +22,7 @@ PACKED = frozenset({"U8", "I8", "I32", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F4", "F
 SCALES = re.compile(
     r".*(\.(weight_scale(_inv|_2)?|weight_packed|qweight|qzeros|scales|absmax|SCB)|_scales)"
 )
+_OF_LAYER = re.compile(r"model\.(?:mtp_)?layers\.(0|[1-9]\d{0,9})\.", re.ASCII)
 MOST_TOLD = 4  # tensors that look wrong which are told one by one
 DECLARED = ("draft_vocab_size", "draft_vocabulary_size")
 CONFIGS_OF_QUANTISERS = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")
@@ -493,12 +494,10 @@ def mtp_layers_found(target: ModelFacts, net: DraftFacts) -> int:
     """How many layers for drafting lie in a target's checkpoint that brings one along."""
     if named(net.format).net.own_layers:
         return net.steps
+    # By what the weights hold, as a config may declare any number of layers.
     layers = range(target.layers, target.layers + max(target.mtp_layers, 1))
-    return max(sum(any(_of_layer(n, i) for n in target.tensors) for i in layers), 1)
-
-
-def _of_layer(name: str, layer: int) -> bool:
-    return name.startswith((f"model.layers.{layer}.", f"model.mtp_layers.{layer}."))
+    found = {int(each[1]) for name in target.tensors if (each := _OF_LAYER.match(name))}
+    return max(sum(layer in layers for layer in found), 1)
 
 
 PAIR_RULES = (

@@ -18,7 +18,7 @@ from specflow.engines.scripts import Word
 from specflow.engines.vllm.versions import SPEC, flags_of, key, unknown_key
 
 _SHORT = re.compile(r"-{1,2}(sc|speculative[-_]config)\.(.+)", re.S)
-_SHOWN = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
+_SHOWN = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)([kKmMgGtT])", re.ASCII)
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
 
 
