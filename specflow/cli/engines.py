@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from specflow.cli.common import CLEAN, add_format
-from specflow.diagnostics import Diagnostic, Severity, closest
+from specflow.diagnostics import Diagnostic, Label, Severity, closest
 from specflow.engines import ENGINES
 from specflow.engines.base import Engine, Export
 from specflow.engines.findings import finding, gaps, of_others, overruled, refused
-from specflow.engines.outcome import Effective, Refusal, Refused
+from specflow.engines.outcome import Effective, Fault, Refusal, Refused
 from specflow.engines.versions import nearest
 from specflow.errors import UsageError
 from specflow.recipe import ResolvedRecipe
@@ -109,7 +110,7 @@ def add_engine(parser: argparse.ArgumentParser, text: str, *, required: bool = F
 def asked_engine(said: str) -> Asked:
     """The engine of a row; a version that is not known is the nearest one, and a finding."""
     name, at, version = said.partition("@")
-    name = name.lower()
+    name, version = name.lower(), re.sub(r"^v(?=\d)", "", version)
     if name not in ENGINES:
         near = closest(name, ENGINES.names()) or list(ENGINES.names())
         raise UsageError(f"no engine `{name}` is known", f"did you mean {' or '.join(near)}?")
@@ -161,7 +162,7 @@ def resolved_by(asked: Asked, platform: str | None, recipe: ResolvedRecipe) -> F
     try:
         export = engine.export(recipe, asked.version, machine)
     except Refusal as refusal:
-        findings.append(finding("SF114", refusal.refused.reason))
+        findings += [_foreign(engine.name, fault, recipe) for fault in refusal.faults]
         return Found(None, refusal.refused, findings)
     findings += [
         *gaps("SF119", export.refused, recipe),
@@ -176,6 +177,14 @@ def resolved_by(asked: Asked, platform: str | None, recipe: ResolvedRecipe) -> F
         return Found(export, outcome, findings)
     remarks = overruled(engine.name, asked.title, machine, outcome, recipe)
     return Found(export, outcome, findings, remarks)
+
+
+def _foreign(engine: str, fault: Fault, recipe: ResolvedRecipe) -> Diagnostic:
+    """What a recipe says under `engine` that is none of the engine's, where it is written."""
+    path = f"engine.{engine}.{fault.words[0]}" if fault.words else ""
+    place = recipe.ledger[path].place if path in recipe else None
+    labels = () if place is None else (Label(place.value, "", primary=True),)
+    return finding("SF114", fault.refused.reason, labels)
 
 
 def _starts_on(

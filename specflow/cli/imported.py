@@ -16,8 +16,8 @@ import yaml
 
 from specflow.cli.engines import Asked, asked_engine, judged_by
 from specflow.diagnostics import Diagnostic, Label
-from specflow.engines import command_line, programs
-from specflow.engines.base import Beside, Engine, Gap, Import
+from specflow.engines import command_line, programs, show
+from specflow.engines.base import Beside, Engine, Gap, Import, from_requests, variables
 from specflow.engines.configs import config_of
 from specflow.engines.findings import finding, gaps
 from specflow.engines.outcome import TABLE_ROW, Fault, Refusal, Refused
@@ -80,6 +80,7 @@ def translated(asked: Asked, file: str | None, text: str | None) -> Foreign:
         found = engine.load(given.args, given.env, asked.version, _beside(asked, given))
     except Refusal as refusal:
         raise RecipeError([*asked.findings, *_unread(asked, refusal, source)]) from refusal
+    found = _asked(found, given.requests)
     contradictions = gaps("SF118", found.refused, None)
     if contradictions:
         raise RecipeError([*asked.findings, *contradictions])
@@ -99,6 +100,7 @@ class _Given:
     """Arguments and variables as they were read, and the files that a script writes.
 
     unread    arguments of a program that are no literals, and how they stand there
+    requests  what requests ask for
     findings  what was left out on the way
     """
 
@@ -106,6 +108,7 @@ class _Given:
     env: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     unread: Mapping[str, str] = field(default_factory=dict)
+    requests: Mapping[Any, Any] = field(default_factory=dict)
     findings: tuple[Diagnostic, ...] = ()
 
 
@@ -176,13 +179,31 @@ def _given(engine: Engine, version: str, source: Source) -> _Given:
         files = command_line.line(engine.flags(version), source.text).files
         return _Given(args, env, files)
     if not isinstance(mapping.get("args"), dict):
-        return _Given(engine.typed(mapping, version))
+        args = engine.typed(mapping, version)
+        return _Given(engine.above(source.text) | args, show.variables_of(source.text))
     args = engine.typed(mapping["args"], version)
-    return _Given(args, _strings(mapping.get("env")), _strings(mapping.get("files")))
+    requests = mapping.get("requests")
+    return _Given(
+        args,
+        variables(mapping.get("env")),
+        _strings(mapping.get("files")),
+        requests=requests if isinstance(requests, dict) else {},
+    )
 
 
 def _strings(found: Any) -> dict[str, str]:
     return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+
+
+def _asked(found: Import, requests: Mapping[Any, Any]) -> Import:
+    """With what requests ask for as the recipe's own sampling; the rest of it is lost."""
+    if not requests:
+        return found
+    sampling, lost = from_requests(requests)
+    written = dict(found.written)
+    if sampling:
+        written["sampling"] = {**written.get("sampling", {}), **sampling}
+    return replace(found, written=written, lost=(*found.lost, *lost))
 
 
 def _program(engine: Engine, version: str, source: Source) -> _Given | None:
@@ -205,7 +226,7 @@ def _program(engine: Engine, version: str, source: Source) -> _Given | None:
             raise Refusal(Refused(TABLE_ROW, reason, "SystemExit"))
         return None
     args = engine.typed(found.args, version)
-    return _Given(args, found.env, found.files, found.unread)
+    return _Given(args, found.env, found.files, found.unread, found.requests)
 
 
 def _text(file: str) -> str:

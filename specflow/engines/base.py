@@ -5,16 +5,71 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
+from specflow.engines.command_line import sayable
 from specflow.engines.flags import Flags
-from specflow.engines.outcome import Effective, Refused
+from specflow.engines.outcome import TABLE_ROW, Effective, Fault, Refusal, Refused, no_value, shown
 from specflow.provenance import Origin
-from specflow.recipe import ResolvedRecipe
+from specflow.recipe import ResolvedRecipe, SamplingFields
+from specflow.stages import DRAFTS
 
 WRITTEN = (Origin.USER, Origin.OVERRIDE, Origin.ALIAS)
 MTP_NAMES = ("NEXTN", "MTP")  # of an EAGLE draft that is an MTP layer
 ENV = "env"  # the key of an `engine:` block that holds variables rather than flags
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def variables(said: object) -> dict[str, str]:
+    """Variables by name, as text; none where nothing is said.
+
+    A name or a value that no shell has could become a command of an exported script. Raises
+    `Refusal` for the first that is none.
+    """
+    if said is None:
+        return {}
+    if not isinstance(said, Mapping):
+        _no_variable(f"`{ENV}` takes variables by name, not {shown(said)}")
+    return {_name(name): _text(name, value) for name, value in said.items()}
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+        _no_variable(f"{shown(name)} is no name of a variable: letters, digits and `_`")
+    return name
+
+
+def _text(name: object, value: object) -> str:
+    unsaid = no_value(value)
+    if unsaid or not isinstance(value, str | int | float):
+        what = unsaid or "is neither text nor a number"
+        _no_variable(f"variable `{name}`: {shown(value)} {what}")
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _no_variable(reason: str) -> NoReturn:
+    refused = Refused(TABLE_ROW, reason, "SystemExit")
+    raise Refusal(refused, (Fault(refused, (ENV,)),))
+
+
+# What engines call a parameter of a request that has another name here.
+_REQUESTS = {"sampling_seed": "seed", "max_tokens": "max_new_tokens", "n_predict": "max_new_tokens"}
+
+
+def from_requests(said: Mapping[Any, Any]) -> tuple[dict[str, Any], tuple[Gap, ...]]:
+    """Parameters of requests as fields of `sampling`, and those that are none."""
+    written: dict[str, Any] = {}
+    lost = []
+    for name, value in said.items():
+        field_name = _REQUESTS.get(name, name)
+        if field_name not in SamplingFields.model_fields:
+            at = name if isinstance(name, str) else shown(name)
+            lost.append(Gap(at, "requests ask for it, and no recipe has a field for it"))
+        elif unsaid := no_value(value):
+            lost.append(Gap(str(name), f"{shown(value)} {unsaid}"))
+        elif value is not None:
+            written[field_name] = value
+    return written, tuple(lost)
 
 
 @dataclass(frozen=True)
@@ -154,14 +209,21 @@ class Out:
         Raises `Refusal` for a flag that the engine has not, or a value that is none of it.
         """
         given = dict(self.recipe.engine.get(engine, {}))
-        for name, value in dict(given.pop(ENV, {})).items():
-            self.env[str(name)] = str(value)
-        for name, value in flags.checked(given).items():
+        self.env |= variables(given.pop(ENV, None))
+        for name, value in sayable(flags, flags.checked(given)).items():
             if name in self.args and self.args[name] != value:
                 at = f"engine.{engine}.{name}"
                 self.refuse(at, f"the fields of the recipe make it {self.args[name]!r}")
             else:
                 self.args[name] = value
+
+    def commit(self, title: str) -> None:
+        """How a step ends, which engines are not told; a draft's usual way comes back unsaid."""
+        draft, shape, state = self.recipe.stages
+        stage = DRAFTS[draft]
+        if state != stage.shapes.get(shape, (stage.axes.draft_state,))[0]:
+            text = f"{title} ends a step in its own way, and cannot be told"
+            self.lose("commit.draft_state", text)
 
     def done(self) -> Export:
         """The export, frozen."""
@@ -194,6 +256,7 @@ class Engine:
     words      recipe word -> this engine's
     classes    what a Python program makes an engine of; empty where none is made so
     made       an argument of those that is an object: its class, its arguments -> as a file has it
+    above      the text of a file -> arguments that a comment of an export says, not the file
     spread     arguments -> flags as `effective` names them, where an argument holds several
     installs   what `pip install` takes to have it; empty where pip does not
     rows       what each row of its rules says, by its name
@@ -215,6 +278,7 @@ class Engine:
     words: Mapping[str, Word]
     classes: tuple[str, ...] = ()
     made: Callable[[str, dict[str, Any]], Any] = lambda name, args: args  # noqa: ARG005
+    above: Callable[[str], dict[str, Any]] = lambda text: {}  # noqa: ARG005
     spread: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
     installs: str = ""
     package: str = ""

@@ -23,14 +23,46 @@ def words(flags: Flags, args: Mapping[str, Any]) -> list[str]:
             out.append(flag.option)
         elif value is False:
             out += [f"--no-{flag.option[2:]}"] if flag.default is not False else []
+        elif isinstance(value, list | tuple) and flag.type.startswith("list") and _nested(value):
+            out += [flag.option, json.dumps(value)]
         elif isinstance(value, list | tuple):
-            out += [flag.option, *map(str, value)]
+            out += [flag.option, *map(_word, value)]
         else:
-            shown = json.dumps(value) if isinstance(value, Mapping) else str(value)
+            shown = _word(value)
             # `--flag=-1`: a value that looks like an option is bound to its own.
             bound = flags.bound and shown.startswith("-")
             out += [f"{flag.option}={shown}"] if bound else [flag.option, shown]
     return out
+
+
+def _word(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, Mapping | list | tuple) else str(value)
+
+
+def _nested(values: Sequence[Any]) -> bool:
+    return any(isinstance(each, Mapping | list | tuple) for each in values)
+
+
+def sayable(flags: Flags, args: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments, each of which comes back from its words; refuses all that would not.
+
+    A list gives every item a word, and a word that begins as a flag does ends it.
+    """
+    faults = []
+    for name, value in args.items():
+        flag, reason = flags[name], ""
+        several = isinstance(value, list | tuple)
+        plain = several and not (flag.type.startswith("list") and _nested(value))
+        taken = next((v for v in value if _is_option(_word(v))), None) if plain else None
+        if taken is not None:
+            reason = f"{flag.option}: the item {taken!r:.60} would be read as a flag"
+        elif flag.type.startswith("any") and value is True and not flags.alone:
+            reason = f"{flag.option} takes values, and `true` is none"
+        if reason:
+            faults.append(Fault(Refused(TABLE_ROW, reason, "SystemExit"), (name,)))
+    if faults:
+        raise Refusal.of(faults)
+    return dict(args)
 
 
 def read(flags: Flags, text: str) -> tuple[dict[str, Any], dict[str, str]]:
@@ -94,7 +126,9 @@ def arguments(
         group += [] if bound else values
         try:
             flag, off = _named(flags, spelled(option))
-            args |= flags.checked({flag.name: False if off else _value(flag, values)})
+            args |= flags.checked(
+                {flag.name: False if off else _value(flag, values, alone=flags.alone)}
+            )
         except Refusal as refusal:
             faults.append(Fault(refusal.refused, tuple(group)))
     if faults:
@@ -121,14 +155,15 @@ def _named(flags: Flags, option: str) -> tuple[Flag, bool]:
     return flags[flags.name_of(flags.begun(option))], False
 
 
-def _value(flag: Flag, values: Sequence[str]) -> Any:
+def _value(flag: Flag, values: Sequence[str], *, alone: bool = False) -> Any:
     kind = flag.type.rstrip("?")
     if kind == "bool" and not values:
         return True
     if kind == "list":
-        return [_number(v) for v in values]
+        found = _structure(values[0]) if len(values) == 1 else None
+        return found if isinstance(found, list) else [_number(v) for v in values]
     if kind == "any":
-        return str(values[0]) if len(values) == 1 else [str(each) for each in values]
+        return _any(values, alone=alone)
     if len(values) != 1:
         _refuse(f"{flag.option} takes one value, not {len(values)}")
     word = str(values[0])
@@ -138,6 +173,28 @@ def _value(flag: Flag, values: Sequence[str]) -> Any:
     if kind == "map":
         return _object(flag, word)
     return _number(word) if kind in ("int", "float") else word
+
+
+def _any(values: Sequence[str], *, alone: bool) -> Any:
+    if alone and not values:
+        return True
+    found = [_structured(str(each)) for each in values]
+    return found[0] if len(found) == 1 else found
+
+
+def _structured(word: str) -> Any:
+    """A JSON object as one; any other word as it stands."""
+    found = _structure(word) if word.startswith("{") else None
+    return word if found is None else found
+
+
+def _structure(word: str) -> Any:
+    """A JSON object, or a list with structure in it; None for any other word."""
+    try:
+        found = json.loads(word) if word[:1] in ("{", "[") else None
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) or (found and _nested(found)) else None
 
 
 def _object(flag: Flag, word: str) -> Any:

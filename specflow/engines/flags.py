@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import Any
 
 from specflow.diagnostics import closest
-from specflow.engines.outcome import TABLE_ROW, Fault, Refusal, Refused, shown
+from specflow.engines.outcome import TABLE_ROW, Fault, Refusal, Refused, no_value, shown
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class Flags:
     gone     flags of other versions, and what this one has for them
     bound    whether `--flag=value` is a way to write a flag
     short    whether the beginning of a flag stands for it on the command line, as argparse has it
+    alone    whether a flag of any type may stand alone, for true
     server   words that start the server, as patterns; flags come after them
     """
 
@@ -54,11 +55,13 @@ class Flags:
         gone: Mapping[str, str] | None = None,
         bound: bool = True,
         short: bool = False,
+        alone: bool = False,
         server: tuple[tuple[str, ...], ...] = (),
     ) -> None:
         self.title = title
         self.bound = bound
         self.short = short
+        self.alone = alone
         self.server = server
         self._gone = gone or {}
         self._package = package
@@ -152,6 +155,9 @@ def _flag(line: str) -> Flag:
 
 def _typed(flag: Flag, value: Any) -> Any:
     kind = flag.type.rstrip("?")
+    if unsaid := no_value(value):
+        said = f"{flag.option}: {shown(value)} {unsaid}"
+        raise Refusal(Refused(TABLE_ROW, said, "SystemExit"))
     if not _IS[kind](value):
         said = f"{flag.option} takes {_SAID[kind]}, not {shown(value)}"
         raise Refusal(Refused(TABLE_ROW, said, "SystemExit"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -30,6 +31,33 @@ def shown(value: object) -> str:
         return repr(value)[:80]
     except Exception:  # noqa: BLE001  (what is nested too deep, or a number too long to print)
         return f"a {type(value).__name__}"
+
+
+_MOST_DEEP = 32  # of values within values, which no flag has
+
+
+def no_value(value: object, deep: int = 0) -> str:
+    """What of a value no file and no command line can say; empty where all of it can be said."""
+    if deep > _MOST_DEEP:
+        return "is nested too deep"
+    if isinstance(value, float):
+        return "" if math.isfinite(value) else "is no finite number"
+    if isinstance(value, int):
+        return "" if abs(value) < 2**2000 else "is a number too long to print"
+    if isinstance(value, str):
+        return "has a NUL character" if "\0" in value else ""
+    if isinstance(value, Mapping):
+        inner: list[object] = [*value, *value.values()]
+    elif isinstance(value, list | tuple):
+        inner = list(value)
+    else:
+        return "" if value is None else f"is {_kind(value)}, which is neither text nor a number"
+    return next((said for each in inner if (said := no_value(each, deep + 1))), "")
+
+
+def _kind(value: object) -> str:
+    name = type(value).__name__
+    return f"an {name}" if name[0] in "aeiou" else f"a {name}"
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
@@ -18,12 +18,14 @@ class Program:
     env     variables that it sets
     files   files that it writes, by name
     unread  arguments whose value is not written out, and how it stands there
+    requests  what requests ask for: `SamplingParams(...)`, or a mapping `params`
     """
 
     args: Mapping[str, Any]
     env: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     unread: Mapping[str, str] = field(default_factory=dict)
+    requests: Mapping[str, Any] = field(default_factory=dict)
 
 
 def program(text: str, classes: tuple[str, ...], made: Made) -> Program | None:
@@ -44,7 +46,7 @@ def program(text: str, classes: tuple[str, ...], made: Made) -> Program | None:
     for node in _walk(tree):
         reader.assigned(node)
     args, unread = reader.arguments(found)
-    return Program(args, reader.env, reader.files, unread)
+    return Program(args, reader.env, reader.files, unread, _requests(reader, calls))
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
@@ -54,6 +56,15 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
         here = stack.pop()
         yield here
         stack += reversed(list(ast.iter_child_nodes(here)))
+
+
+def _requests(reader: _Reader, calls: Sequence[ast.Call]) -> dict[str, Any]:
+    """What is asked for by the one set of parameters that a program makes; of several, nothing."""
+    made = [call for call in calls if _name(call.func) == "SamplingParams" and not call.args]
+    named = reader.known.get("params", reader.known.get("sampling_params"))
+    if len(made) == 1:
+        return reader.arguments(made[0])[0]
+    return dict(named) if not made and isinstance(named, Mapping) else {}
 
 
 def _name(node: ast.AST) -> str:

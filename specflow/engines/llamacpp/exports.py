@@ -47,6 +47,7 @@ def to_args(recipe: ResolvedRecipe, build: Build) -> Export:
         _drafts(out, build, draft)
     if draft != "NONE":
         _verify(out, shape)
+    out.commit("llama.cpp")
     _run(out, build)
     _sampling(out)
     out.pass_through(NAME, build.flags)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specflow.engines import command_line
-from specflow.engines.base import ENV, Gap, Import
+from specflow.engines.base import ENV, Gap, Import, variables
 from specflow.engines.llamacpp.builds import (
     DFLASH,
     DSPARK,
@@ -38,6 +38,7 @@ def from_args(args: Mapping[str, Any], env: Mapping[str, str], build: Build) -> 
     that the build has not.
     """
     given = {k: v for k, v in args.items() if v is not None}
+    env = variables(env)
     flags = {name: build.variables[name] for name in env if name in build.variables}
     said = {flag: env[name] for name, flag in flags.items() if flag not in given}
     given |= command_line.typed(build.flags, said)

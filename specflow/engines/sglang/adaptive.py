@@ -70,4 +70,5 @@ def _candidates(run: Run) -> list[int]:
 
 
 def _step(value: object) -> bool:
-    return isinstance(value, int) and value >= 0
+    """A number of steps; Python prints no number of more digits than a limit, and adds to one."""
+    return isinstance(value, int) and 0 <= value < 2**63

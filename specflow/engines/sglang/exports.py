@@ -43,6 +43,7 @@ def to_args(recipe: ResolvedRecipe, platform: str = "h100") -> Export:
     if draft != "NONE":
         _ragged(out, draft, shape)
         _accept(out, draft)
+    out.commit("SGLang")
     _run(out)
     _sampling(out)
     out.pass_through("sglang", FLAGS)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from specflow.engines.base import ENV, NOTHING, Beside, Gap, Import
+from specflow.engines.base import ENV, NOTHING, Beside, Gap, Import, variables
 from specflow.engines.sglang.env import LAG, RAGGED
 from specflow.engines.sglang.exports import DTYPES, ORDERS, RUN, SERIAL
 from specflow.engines.sglang.flags import FLAGS
@@ -23,7 +23,7 @@ def from_args(
 ) -> Import:
     """Arguments of SGLang as the fields of a recipe; no model has to be here."""
     given = {k: v for k, v in args.items() if v is not None}
-    return _Back(given, dict(env or {}), beside).run()
+    return _Back(given, variables(env), beside).run()
 
 
 class _Back:

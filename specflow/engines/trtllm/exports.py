@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from specflow.engines.base import ENV, NO_SHAPE, NO_TREE, Export, Out, model_of
+from specflow.engines.base import ENV, NO_SHAPE, NO_TREE, Export, Out, model_of, variables
 from specflow.engines.trtllm.lines import checked, folded, spread
 from specflow.engines.trtllm.releases import (
     DFLASH,
@@ -52,6 +52,7 @@ def to_args(recipe: ResolvedRecipe, release: Release) -> Export:
     out.args["model"] = model_of(out, "target")
     if draft != "NONE":
         _draft(out, release, draft, shape)
+    out.commit(TITLE)
     _run(out)
     _sampling(out)
     _pass_through(out, release)
@@ -269,6 +270,8 @@ def _run(out: Out) -> None:
         out.bend("run.prefill_chunk", text)
     if out.wrote("run.device") and out["run.device"] != "cuda":
         out.lose("run.device", f"{TITLE} runs on NVIDIA GPUs alone")
+    elif out.wrote("run.device"):
+        out.bend("run.device", f"{TITLE} runs on NVIDIA GPUs, and no key says so")
     if out.wrote("run.threads") and out["run.threads"]:
         out.lose("run.threads", f"{TITLE} has no such key")
 
@@ -288,9 +291,7 @@ def _sampling(out: Out) -> None:
 def _pass_through(out: Out, release: Release) -> None:
     """The keys under `engine.trtllm`, nested or dotted; one that a field says is refused."""
     given: dict[str, Any] = dict(out.recipe.engine.get(NAME, {}))
-    variables = given.pop(ENV, None)
-    if isinstance(variables, dict):
-        out.env |= {str(name): str(value) for name, value in variables.items()}
+    out.env |= variables(given.pop(ENV, None))
     own = spread(checked(given, release))
     for name, value in own.items():
         said = out.args.get(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from specflow.engines.base import ENV, NOTHING, Beside, Gap, Import
+from specflow.engines.base import ENV, NOTHING, Beside, Gap, Import, variables
 from specflow.engines.trtllm.exports import NAME, OUTSIDE, OVERLAP, RUN
 from specflow.engines.trtllm.lines import folded, spread
 from specflow.engines.trtllm.releases import (
@@ -53,7 +53,7 @@ def from_args(
     Raises `Refusal` for a decoding type that the release has not, or a key that is none of it.
     """
     flat = {name: value for name, value in spread(args).items() if value is not None}
-    return _Back(flat, dict(env), release, beside).run()
+    return _Back(flat, variables(env), release, beside).run()
 
 
 class _Back:

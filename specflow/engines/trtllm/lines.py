@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,6 +19,29 @@ FILE = "trtllm.yaml"  # what an exported script calls the file of `--config`
 LARGEST = 1_000_000  # bytes of such a file
 _OPTIONS = ("config", "extra_llm_api_options", "extra_llm_api_options_yaml")
 _SERVE = "trtllm-serve"
+
+
+_ABOVE = re.compile(r'# trtllm-serve ("(?:[^"\\]|\\.)*"|\S+) --\w+ ' + re.escape(FILE))
+
+
+def served_by(server: str, model: str, option: str) -> str:
+    """The comment above an exported file: the command that names it, and the model.
+
+    A name that a shell would quote is JSON, since no text leaves its line in it.
+    """
+    spelled = model if shlex.quote(model) == model else json.dumps(model)
+    return f"# {server} {spelled} {option} {FILE}"
+
+
+def model_above(text: str) -> str:
+    """The model that such a comment on the first line names; empty where there is none."""
+    found = _ABOVE.fullmatch(text.partition("\n")[0].rstrip("\r"))
+    if found is None:
+        return ""
+    try:
+        return str(json.loads(found[1])) if found[1].startswith('"') else found[1]
+    except ValueError:
+        return ""
 
 
 def spread(args: Mapping[Any, Any]) -> dict[str, Any]:

@@ -77,9 +77,14 @@ def _file(export: Export) -> str:
 
 def _yaml(export: Export, version: str) -> str:
     option = RELEASES[version].option
-    model = shlex.quote(str(export.args.get("model", "MODEL")))
-    above = f"# {SERVER} {model} {option} {lines.FILE}\n"
-    return above + (_file(export) or "{}\n").rstrip("\n")
+    above = [lines.served_by(SERVER, str(export.args.get("model", "MODEL")), option)]
+    return "\n".join([*above, *show.variables_above(export), (_file(export) or "{}").rstrip("\n")])
+
+
+def _above(text: str) -> dict[str, Any]:
+    """The model, which an exported file says in a comment alone."""
+    model = lines.model_above(text)
+    return {"model": model} if model else {}
 
 
 def _script(export: Export, version: str) -> str:
@@ -154,6 +159,7 @@ ENGINE = Engine(
     },
     classes=("LLM",),
     made=_made,
+    above=_above,
     spread=lines.spread,
     rows=_rows,
     installs="tensorrt-llm",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from specflow.engines.base import ENV, NO_SHAPE, NO_TREE, Export, Out, model_of
+from specflow.engines.base import ENV, NO_SHAPE, NO_TREE, Export, Out, model_of, variables
+from specflow.engines.command_line import sayable
 from specflow.engines.vllm.lines import flat, folded
 from specflow.engines.vllm.names import REFINES, RUN, SERIAL, method_of
 from specflow.engines.vllm.sampling import to_requests
@@ -22,6 +22,7 @@ def to_args(recipe: ResolvedRecipe, version: str) -> Export:
     out.args["model"] = _model(out, "target")
     if draft != "NONE":
         _speculate(out, version, draft, shape)
+    out.commit("vLLM")
     _run(out)
     to_requests(out, speculative=draft != "NONE")
     _pass_through(out, version)
@@ -101,6 +102,9 @@ def _adaptive(out: Out, version: str) -> None:
     most = [max(steps) for _, steps in slots]
     out.args[key(name)] = [list(row) for row in zip(starts, ends, most, strict=True)]
     out.args[key("num_speculative_tokens")] = max(1, *most)
+    if out["draft.num_steps"] != max(1, *most):
+        text = f"vLLM is told the most steps of all slots, {max(1, *most)}"
+        out.bend("draft.num_steps", text)
     if any(len(steps) > 1 for _, steps in slots):
         text = "vLLM takes the most steps of a slot, whatever acceptance says"
         out.bend("draft.adaptive_slots", text)
@@ -190,9 +194,8 @@ def _run(out: Out) -> None:
 def _pass_through(out: Out, version: str) -> None:
     """The flags under `engine.vllm`; one that a field says otherwise is refused."""
     given: dict[str, Any] = dict(out.recipe.engine.get("vllm", {}))
-    variables: Mapping[Any, Any] = given.pop(ENV, {}) or {}
-    out.env |= {str(name): str(value) for name, value in variables.items()}
-    for name, value in flat(given, version).items():
+    out.env |= variables(given.pop(ENV, None))
+    for name, value in sayable(flags_of(version), flat(given, version)).items():
         has_it = name in out.args and out.args[name] != value
         if has_it and not (name == key("method") and REFINES.get(value) == out.args[name]):
             out.refuse(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from specflow.engines.base import ENV, NOTHING, Beside, Gap, Import
+from specflow.engines.base import ENV, NOTHING, Beside, Gap, Import, variables
 from specflow.engines.vllm.exports import WIDEST
 from specflow.engines.vllm.given import whole
 from specflow.engines.vllm.lines import flat, folded
@@ -33,7 +33,7 @@ def from_args(
         one = _option(dotted[0].partition(".")[2])
         said = f"beside {one} vLLM drops the JSON object: say all keys one way"
         return Import({}, refused=(Gap(f"--{SPEC.replace('_', '-')}", said),))
-    return _Back(flat(args, version), dict(env or {}), version, beside).run()
+    return _Back(flat(args, version), variables(env), version, beside).run()
 
 
 class _Back:

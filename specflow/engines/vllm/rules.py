@@ -106,7 +106,7 @@ def effective(
             return _plain(run, given)
         for step in STEPS:
             step(run, given)
-        _requests(run, requests or {})
+        _requests(run, requests if isinstance(requests, Mapping) else {})
     except Refusal as refusal:
         return refusal.refused
     return run.outcome()
@@ -131,7 +131,7 @@ def _given(
         near = closest(name, PLATFORMS) or list(PLATFORMS)
         raise Refusal(Refused("V1", f"no platform {name!r}; did you mean {' or '.join(near)}?"))
     configs = [c if isinstance(c, Mapping) else UNREAD for c in (target, draft)]
-    return Given(version, configs[0], configs[1], name, dict(env or {}))
+    return Given(version, configs[0], configs[1], name, env if isinstance(env, Mapping) else {})
 
 
 def _draft(run: Run, target: object, draft: object) -> object:

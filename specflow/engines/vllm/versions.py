@@ -48,7 +48,8 @@ VERSIONS = tuple(FACTS)
 # A container of vLLM's takes flags behind the name of its image.
 _SERVER = ((r"(.*/)?vllm", "serve"), (r"vllm\.entrypoints\S*",), (r"\S*vllm-openai\S*",))
 _FLAGS = {
-    v: Flags(f"vLLM {v}", PACKAGE, f"flags-{v}.tsv", short=True, server=_SERVER) for v in VERSIONS
+    v: Flags(f"vLLM {v}", PACKAGE, f"flags-{v}.tsv", short=True, alone=True, server=_SERVER)
+    for v in VERSIONS
 }
 
 # Keys that some version had, and what became of them.
