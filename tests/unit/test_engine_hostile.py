@@ -270,7 +270,9 @@ def test_a_version_may_have_its_v(export) -> None:
 
 def test_an_item_is_a_fault_of_its_own_flag() -> None:
     row = ENGINES["llamacpp"]
-    recipe = loads(yaml.safe_dump(PLAIN | {"engine": {"llamacpp": {"lora": ["--x"]}}}))
+    recipe = loads(
+        yaml.safe_dump(PLAIN | {"engine": {"llamacpp": {"control_vector_layer_range": ["--x"]}}})
+    )
     with pytest.raises(Refusal) as refusal:
         row.export(resolve(recipe), row.versions[-1], row.platforms[0])
-    assert [fault.words for fault in refusal.value.faults] == [("lora",)]
+    assert [fault.words for fault in refusal.value.faults] == [("control_vector_layer_range",)]
