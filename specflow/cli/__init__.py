@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -31,6 +32,8 @@ COMMANDS = {
     "schema": "the JSON Schema of recipes, for editors",
     "completion": "the script that completes commands, recipes and fields in a shell",
 }
+
+_DASHES = re.compile(r"-\w--|--\w[\w-]*=--")
 
 EXAMPLES = """examples:
   specflow run pico/ngram --check-lossless
@@ -105,8 +108,16 @@ def command(words: list[str]) -> int:
         prog=f"specflow {words[0]}", description=COMMANDS[words[0]], allow_abbrev=False
     )
     import_module(f"specflow.cli.{words[0]}").add(chosen)
+    _no_dashes(words)
     args = chosen.parse_intermixed_args(words[1:])  # overrides may stand before or after options
     return int(args.run(args))
+
+
+def _no_dashes(words: Sequence[str]) -> None:
+    """Stop at `--option=--`, of which argparse makes an empty list, of any option."""
+    for word in itertools.takewhile(lambda each: each != "--", words):
+        if _DASHES.fullmatch(word):
+            raise UsageError(f"`{word}` has no value: `--` ends the options", "write the value")
 
 
 def wanted_format(words: Sequence[str]) -> str:

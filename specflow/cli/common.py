@@ -31,6 +31,11 @@ def add_format(parser: argparse.ArgumentParser, *formats: str) -> None:
     )
 
 
+def add_overwrite(parser: argparse.ArgumentParser) -> None:
+    """`--overwrite`, which every command asks for before it replaces a file."""
+    parser.add_argument("--overwrite", action="store_true", help="replace FILE where it exists")
+
+
 def add_overrides(parser: argparse.ArgumentParser) -> None:
     """`key=value` after the recipe."""
     parser.add_argument(

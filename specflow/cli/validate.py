@@ -15,6 +15,7 @@ from specflow.cli.common import (
     FINDINGS,
     USAGE,
     add_format,
+    add_overwrite,
     add_stand_in,
     is_override,
     show,
@@ -25,7 +26,7 @@ from specflow.cli.common import (
 from specflow.cli.models import add_models, reader_of
 from specflow.diagnostics import Diagnostic, Label, Severity, only_answer, render, summary
 from specflow.errors import RecipeError, UsageError
-from specflow.facts import Facts
+from specflow.facts import Facts, ModelFacts
 from specflow.fit import Fit
 from specflow.load import COMMAND_LINE
 from specflow.packs import find, inside
@@ -66,6 +67,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write what the models that are here say, as --facts reads it",
     )
+    add_overwrite(parser)
     fits = parser.add_mutually_exclusive_group()
     fits.add_argument(
         "--fit",
@@ -98,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     judged = [_judge(args, name, overrides, reader) for name in names]
     unwritten = CLEAN
     if args.write_facts is not None:
-        unwritten = _write_facts(args.write_facts, judged, reader)
+        unwritten = _write_facts(args, judged, reader)
     found = [each for one in judged for each in one.findings]
     fits = _fits(args, judged, reader)
     if args.format == "json" and args.fit:
@@ -146,16 +148,21 @@ def _look(args: argparse.Namespace) -> Look | None:
     return look
 
 
-def _write_facts(name: str, judged: Sequence[_Judged], reader: Reader) -> int:
+def _write_facts(args: argparse.Namespace, judged: Sequence[_Judged], reader: Reader) -> int:
     """The facts of every model that is named and here, in one file; 1, and no file, without any."""
-    from specflow.cli.files import write_whole
+    from specflow.cli.files import prepare_file, read_by, write_whole
     from specflow.facts_file import facts_of as written_facts
     from specflow.facts_file import text_of
 
     models = {model.model: model for one in judged for model in one.models(reader).models.values()}
     known = {name: facts for name, m in models.items() if (facts := written_facts(m)) is not None}
+    name = args.write_facts
     if known:
-        write_whole(Path(name), text_of(known))
+        recipes = [one.recipe for one in judged if one.recipe is not None]
+        read = [file for recipe in recipes for file in read_by(recipe)]
+        read += [file for each in models.values() for file in _own(each)]
+        overwrite, option = args.overwrite, "--write-facts"
+        write_whole(prepare_file(name, read, overwrite=overwrite, option=option), text_of(known))
     for each in sorted(models.keys() - known.keys()):
         why = "is in no folder, or not whole"
         if models[each].recorded:
@@ -166,6 +173,13 @@ def _write_facts(name: str, judged: Sequence[_Judged], reader: Reader) -> int:
     message = f"`--write-facts {name}` has nothing to write, and wrote nothing"
     offer = "name a recipe whose models are here in folders, or add --hub"
     return told("SF091", "run-fault", message, "text", FINDINGS, offer)
+
+
+def _own(model: ModelFacts) -> list[Path]:
+    """What a model's folder holds of it: facts may lie beside, and nothing else there is YAML."""
+    if model.folder is None or not model.folder.is_dir():
+        return []
+    return [each for each in model.folder.iterdir() if each.suffix not in (".yaml", ".yml")]
 
 
 def _judge(args: argparse.Namespace, name: str, overrides: list[str], reader: Reader) -> _Judged:
@@ -318,10 +332,22 @@ def _check(args: argparse.Namespace, names: list[str]) -> None:
     if args.write_facts is not None and not Path(args.write_facts).absolute().parent.is_dir():
         reason = f"`--write-facts {args.write_facts}` is in no folder that exists"
         raise UsageError(reason, "make the folder first, or name another file")
+    if args.write_facts is not None:
+        _check_facts(args, names)
+    elif args.overwrite:
+        raise UsageError("`--overwrite` goes with `--write-facts`", "leave it out")
     for option in ("diff", "unsafe_fixes"):
         if getattr(args, option) and not args.fix:
             word = f"--{option.replace('_', '-')}"
             raise UsageError(f"`{word}` goes with `--fix`", f"add --fix, or leave {word} out")
+
+
+def _check_facts(args: argparse.Namespace, names: list[str]) -> None:
+    """The facts can be written where they are to go; what is read otherwise is known later."""
+    from specflow.cli.files import prepare_file
+
+    read = [*map(Path, names), *([Path(args.facts)] if args.facts is not None else [])]
+    prepare_file(args.write_facts, read, overwrite=args.overwrite, option="--write-facts")
 
 
 def _fix(args: argparse.Namespace, name: str, overrides: list[str], reader: Reader) -> int:
