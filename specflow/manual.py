@@ -64,7 +64,7 @@ that are not finite, a full disk, a device that is not there.
 
 ## Example
 ```sh
-specflow schema -o no-such-folder/recipe.schema.json
+specflow schema -o /dev/full
 ```
 
 Use instead:

@@ -79,12 +79,18 @@ def typed(args: Mapping[Any, Any], release: Release) -> dict[str, Any]:
     return folded(command_line.typed(release.flags, _scheduled(spread(args))))
 
 
+def _size(key: Any) -> Any:
+    """A batch size that JSON has as text; one of a hundred digits is none."""
+    said = isinstance(key, str) and key.isdecimal() and len(key) < 10
+    return int(key) if said else key
+
+
 def _scheduled(args: dict[str, Any]) -> dict[str, Any]:
     """A schedule's batch sizes are whole numbers; JSON has them as text."""
     name = key("draft_len_schedule")
     said = args.get(name)
     if isinstance(said, Mapping):
-        pairs = {int(k) if str(k).isdecimal() else k: v for k, v in said.items()}
+        pairs = {_size(k): v for k, v in said.items()}
         args[name] = pairs
         if not all(_count(k) and k > 0 and _count(v) for k, v in pairs.items()):
             _refuse("draft_len_schedule holds guesses by batch size, both whole numbers")
