@@ -22,6 +22,7 @@ import yaml
 
 from specflow.errors import UsageError
 from specflow.facts import MASK_PICKLE, ModelFacts, read, read_folder
+from specflow.foreign_files import parse_yaml, read_bytes
 from specflow.headers import HOLES, INTEGERS, Tensor, read_integers, read_object
 
 VERSION = 1
@@ -66,13 +67,20 @@ def _tables(tensors: Mapping[str, Tensor]) -> Iterable[tuple[str, Tensor]]:
     return ((n, t) for n, t in tensors.items() if TABLES.fullmatch(n) and t.dtype in INTEGERS)
 
 
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    """What is said twice is written twice: no file of facts has an alias."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
+        """Of nothing an alias is written."""
+        return True
+
+
 def text_of(facts: Facts) -> str:
     """The text of a facts file."""
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     whole = {"facts": VERSION, "models": dict(facts)}
     return HEAD + yaml.dump(
         whole,
-        Dumper=dumper,
+        Dumper=_Dumper,
         sort_keys=False,
         default_flow_style=None,
         width=4096,
@@ -83,15 +91,16 @@ def text_of(facts: Facts) -> str:
 def read_facts(file: Path) -> Facts:
     """What a facts file holds; UsageError where it is none."""
     try:
-        if file.stat().st_size > LARGEST:
-            raise UsageError(f"`{file}` is larger than {LARGEST // 10**6} MB", WAY_OUT)
-        text = file.read_text(encoding="utf-8")
-        said = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        content = read_bytes(file, LARGEST)
     except OSError as error:
         reason = f"`--facts {file}` cannot be read: {(error.strerror or 'no file').lower()}"
         raise UsageError(reason, "name a facts file") from error
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise UsageError(f"`{file}` is not YAML in UTF-8", WAY_OUT) from error
+    except ValueError as error:
+        raise UsageError(f"`--facts {file}` cannot be read: {error}", WAY_OUT) from error
+    try:
+        said = parse_yaml(content.decode("utf-8"))
+    except ValueError as error:
+        raise UsageError(f"`{file}` is not YAML in UTF-8: {error}"[:300], WAY_OUT) from error
     models = said.get("models") if isinstance(said, Mapping) else None
     if not isinstance(models, Mapping) or said.get("facts") != VERSION:
         raise UsageError(f"`{file}` is no facts file of version {VERSION}", WAY_OUT)

@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from specflow.foreign_files import read_bytes
 from specflow.header_entries import entries
 
 LARGEST_JSON = 64_000_000  # bytes; a tokenizer of 256k tokens is about 30 MB
@@ -86,11 +87,11 @@ def read_json(file: Path, most: int = LARGEST_JSON) -> dict[str, Any] | None:
 
 
 def content_of(file: Path, most: int) -> bytes | None:
-    """All of a file, or None where it is longer; some files say no size until they are read."""
-    with file.open("rb") as opened:
-        content = opened.read(min(file.stat().st_size, most) + 1)
-        content += opened.read(most) if len(content) <= most else b""
-    return content if len(content) <= most else None
+    """All of a regular file; None where it is none, or longer."""
+    try:
+        return read_bytes(file, most)
+    except ValueError:
+        return None
 
 
 def parsed_size(content: bytes) -> int:

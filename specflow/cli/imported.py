@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import sys
@@ -25,6 +24,7 @@ from specflow.engines.scripts import Word
 from specflow.engines.versions import others
 from specflow.errors import RecipeError, UsageError
 from specflow.facts import read
+from specflow.foreign_files import parse_json, parse_yaml, read_bytes
 from specflow.load import loads
 from specflow.recipe import Recipe
 from specflow.spans import Source, Span
@@ -236,8 +236,7 @@ def _text(file: str) -> str:
     try:
         if not path.is_file():
             raise UsageError(f"`{file}` is no file", "name a script, or a file of arguments")
-        with path.open("rb") as opened:
-            said = opened.read(LARGEST_FILE + 1)
+        said = read_bytes(path, LARGEST_FILE)
     except (OSError, ValueError) as error:
         raise UsageError(f"`{file}` cannot be read: {error}"[:300], "name a text file") from error
     return _decoded(f"`{file}`", said)
@@ -259,12 +258,12 @@ def _mapping(file: str, said: str) -> Mapping[Any, Any] | None:
         suffix = ".json" if said.lstrip().startswith("{") else ""
     try:
         if suffix == ".json":
-            found = json.loads(said)
+            found = parse_json(said)
         elif suffix in (".yaml", ".yml"):
-            found = yaml.safe_load(said)
+            found = parse_yaml(said)
         else:
             return None
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
+    except ValueError as error:
         raise UsageError(f"`{file}` cannot be read: {error}"[:300], "check its syntax") from error
     if not isinstance(found, dict):
         raise UsageError(f"`{file}` holds no flags by name", "write `flag: value`")

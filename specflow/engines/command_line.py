@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from specflow.engines import scripts
-from specflow.engines.flags import Flag, Flags, shown_key
+from specflow.engines.flags import MOST_FAULTS, Flag, Flags, shown_key
 from specflow.engines.outcome import TABLE_ROW, Fault, Refusal, Refused
 from specflow.engines.scripts import Line
 
@@ -86,6 +86,8 @@ def typed(flags: Flags, args: Mapping[Any, Any]) -> dict[str, Any]:
             out |= flags.checked({flag.name: _of_text(flag, value)})
         except Refusal as refusal:
             faults.append(Fault(refusal.refused, (shown_key(key),)))
+        if len(faults) >= MOST_FAULTS:
+            break
     if faults:
         raise Refusal.of(faults)
     return out
@@ -110,7 +112,7 @@ def arguments(
     i = next((i for i, word in enumerate(found) if _starts(flags, word)), len(found))
     args: dict[str, Any] = {}
     faults: list[Fault] = []
-    while i < len(found):
+    while i < len(found) and len(faults) < MOST_FAULTS:
         word, values, i = found[i], [], i + 1
         if not _is_option(word):
             reason = f"`{word[:60]}` is no flag"

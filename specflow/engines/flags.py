@@ -17,6 +17,8 @@ from typing import Any
 from specflow.diagnostics import closest
 from specflow.engines.outcome import TABLE_ROW, Fault, Refusal, Refused, no_value, shown
 
+MOST_FAULTS = 50  # that are told at once: for each, the nearest flag and other versions are asked
+
 
 @dataclass(frozen=True)
 class Flag:
@@ -101,6 +103,8 @@ class Flags:
                     out[flag.name] = _typed(flag, value)
             except Refusal as refusal:
                 faults.append(Fault(refusal.refused, (shown_key(key),)))
+            if len(faults) >= MOST_FAULTS:
+                break
         if faults:
             raise Refusal.of(faults)
         return out
@@ -135,11 +139,11 @@ class Flags:
         name = self.spellings.get(spelled, spelled)
         if name in self.all:
             return name
-        near = closest(spelled, [*self.all, *self.spellings])
+        near = closest(spelled[:60], [*self.all, *self.spellings])
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         if spelled in self._gone:
             hint = f": {self._gone[spelled]}"
-        said = f"{self.title} has no flag `{spelled}`{hint}"
+        said = f"{self.title} has no flag `{spelled[:60]}`{hint}"
         raise Refusal(Refused(TABLE_ROW, said, "SystemExit"))
 
 

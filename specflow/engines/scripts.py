@@ -16,13 +16,21 @@ from specflow.engines.outcome import TABLE_ROW, Refusal, Refused
 Server = tuple[tuple[str, ...], ...]
 
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
-_EXPANDED = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:(\[[@*]\])|:?[-=]([^}]*))?\})")
+_EXPANDED = re.compile(
+    r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:(\[[@*]\])|:?[-=]([^}]{0,4096}))?\})"
+)
 _REDIRECT = re.compile(r"&>>?|<<<|<<-?|<>|[<>]&|>>|>\||[<>]")
 # No command begins so: the line goes on with its flags, whether or not a backslash says it.
-_FLAG_FOLLOWS = re.compile(r"\s+--?[A-Za-z]")
+_FLAG_FOLLOWS = re.compile(r"--?[A-Za-z]")
+_BLANK = re.compile(r"\s+")
 _SPACE = " \t\r"
-_BREAKS = "\n;|&"
+_BREAKS = ";|&"
 DEEPEST = 4  # shells in shells
+# A line that starts a server is a page of words. What stands for more, as a variable of variables
+# does, is refused before it is made.
+LONGEST_TEXT, LONGEST_WORD = 256_000, 64_000  # characters
+MOST_COMMANDS, MOST_VARIABLES = 10_000, 300
+LONGEST_NAME = 200  # characters of a variable's
 
 
 class Word(str):
@@ -141,9 +149,13 @@ class _Shell:
         self.start = 0
         self.word: list[str] | None = None
         self.quoted = False
+        self.inner = False  # in a list, where none begins
+        self.length = self.spent = 0  # characters of the word, and of all of them
 
     def read(self) -> None:
         """Every command of the text."""
+        if len(self.text) > LONGEST_TEXT:
+            _refuse(f"the text has more than {LONGEST_TEXT} characters")
         while self.at < len(self.text):
             self._step(self.text[self.at])
         self._end_command()
@@ -157,14 +169,11 @@ class _Shell:
             self.at = len(self.text) if end < 0 else end
         elif char in "<>" or self.text.startswith("&>", self.at):
             self._redirected()
-        elif char == "\n" and not self.pending and _FLAG_FOLLOWS.match(self.text, self.at):
-            self._end_word()
-            self.at += 1
+        elif char == "\n":
+            self._line_ends()
         elif char in _BREAKS:
             self._end_command()
             self.at += 1
-            if char == "\n":
-                self._heredocs()
         elif char == "(" and self._is_list():
             self._list()
         elif char in "()" and (self.word is None or char == ")"):
@@ -173,11 +182,22 @@ class _Shell:
         else:
             self._part(char)
 
+    def _line_ends(self) -> None:
+        """Blank lines are passed by at once: each would be looked behind for a flag."""
+        end = next(_BLANK.finditer(self.text, self.at)).end()
+        if not self.pending and _FLAG_FOLLOWS.match(self.text, end):
+            self._end_word()
+            self.at = end
+            return
+        self._end_command()
+        self.at = self.at + 1 if self.pending else end
+        self._heredocs()
+
     # -- words -------------------------------------------------------------------------------------
 
     def _begin(self) -> list[str]:
         if self.word is None:
-            self.word, self.start, self.quoted = [], self.at, False
+            self.word, self.start, self.quoted, self.length = [], self.at, False, 0
         return self.word
 
     def _part(self, char: str) -> None:
@@ -185,27 +205,27 @@ class _Shell:
         if self.text.startswith(("\\\n", "\\\r\n"), self.at):
             self.at += 2 + (self.text[self.at + 1] == "\r")
             return
-        out = self._begin()
+        self._begin()
         if char == "\\":
             if self.at + 1 >= len(self.text):
                 _refuse("the command line does not end: nothing follows the last backslash")
-            out.append(self.text[self.at + 1])
+            self._add(self.text[self.at + 1])
             self.at += 2
         elif char == "'":
             end = self.text.find("'", self.at + 1)
             if end < 0:
                 _refuse("the command line does not end: a quote is open")
-            out.append(self.text[self.at + 1 : end])
+            self._add(self.text[self.at + 1 : end])
             self.at, self.quoted = end + 1, True
         elif char == '"':
-            self._double(out)
+            self._double()
         elif char in "$`":
             self._expand(split=True)
         else:
-            out.append(char)
+            self._add(char)
             self.at += 1
 
-    def _double(self, out: list[str]) -> None:
+    def _double(self) -> None:
         self.quoted = True
         self.at += 1
         while True:
@@ -217,13 +237,12 @@ class _Shell:
                 return
             following = self.text[self.at + 1 : self.at + 2]
             if char == "\\" and following in ('"', "\\", "$", "`", "\n") and following:
-                out.append("" if following == "\n" else following)
+                self._add("" if following == "\n" else following)
                 self.at += 2
             elif char in "$`":
                 self._expand(split=False)
-                out = self._begin()
             else:
-                out.append(char)
+                self._add(char)
                 self.at += 1
 
     def _expand(self, *, split: bool) -> None:
@@ -233,16 +252,17 @@ class _Shell:
             return
         found = _EXPANDED.match(self.text, self.at)
         if found is None:
-            self._begin().append(self.text[self.at])
+            self._add(self.text[self.at])
             self.at += 1
             return
         name, whole = found[1] or found[2], found[0]
         values = self.lists.get(name) if found[3] else None
         value = self.known.get(name, found[4])
         if values is None and value is not None and split:
+            self._spend(len(value))
             values = _split(value)
         if values is None:
-            self._begin().append(whole if value is None else value)
+            self._add(whole if value is None else value)
             self.at = found.end()
             return
         self._begin()
@@ -250,21 +270,23 @@ class _Shell:
             if i:
                 self._end_word()
                 self._begin()
-            self._begin().append(each)
+            self._add(each)
         self.at = found.end()
 
     def _verbatim(self) -> None:
         """What another command would print: it is not run."""
-        start, out = self.at, self._begin()
+        start = self.at
         if self.text[self.at] == "`":
             end = self.text.find("`", self.at + 1)
             self.at = len(self.text) if end < 0 else end + 1
         else:
             self.at = _closed(self.text, self.at + 1)
-        out.append(self.text[start : self.at])
+        self._add(self.text[start : self.at])
 
     def _is_list(self) -> bool:
         """`NAME=(` or `NAME+=(`, where a command begins."""
+        if self.inner or len(self.word or ()) > LONGEST_NAME:
+            return False
         written = "".join(self.word or ())
         return not self.command.words and _ASSIGNED.fullmatch(written) is not None
 
@@ -273,15 +295,30 @@ class _Shell:
         assert found is not None
         end = _closed(self.text, self.at)
         inner = _Shell(self.text[self.at + 1 : end - 1].replace("\n", " "), {})
-        inner.known, inner.lists = self.known, self.lists
+        inner.known, inner.lists, inner.inner = self.known, self.lists, True
         inner.read()
+        self._spend(inner.spent)
         words = [str(word) for command, _ in inner.commands for word in command.words]
         self.lists[found[1]] = [*(self.lists.get(found[1], []) if found[2] else []), *words]
         self.word, self.at = None, end
 
+    def _add(self, said: str) -> None:
+        """A piece of the word, as long as all of it is no more than a page."""
+        self._begin().append(said)
+        self.length += len(said)
+        self._spend(len(said))
+        if self.length > LONGEST_WORD:
+            _refuse(f"a word of the text has more than {LONGEST_WORD} characters")
+
+    def _spend(self, count: int) -> None:
+        self.spent += count
+        if self.spent > 2 * LONGEST_TEXT:
+            _refuse(f"the text stands for more than {2 * LONGEST_TEXT} characters")
+
     def _end_word(self) -> None:
         if self.word is None:
             return
+        self._spend(1)
         word = Word("".join(self.word), self.start, max(self.at, self.start))
         quoted, self.word = self.quoted, None
         if self.redirect:
@@ -294,9 +331,9 @@ class _Shell:
     def _redirected(self) -> None:
         if self.text.startswith(("<(", ">("), self.at):  # what another command reads or writes
             start = self.at
-            out = self._begin()
+            self._begin()
             self.at = _closed(self.text, self.at + 1)
-            out.append(self.text[start : self.at])
+            self._add(self.text[start : self.at])
             return
         if self.word is not None and "".join(self.word).isdecimal() and not self.quoted:
             self.word = None  # the number of a stream: `2>`
@@ -332,9 +369,12 @@ class _Shell:
         self.pending = []
 
     def _filled(self, text: str) -> str:
-        return _EXPANDED.sub(
-            lambda found: self.known.get(found[1] or found[2], found[4] or found[0]), text
-        )
+        def value(found: re.Match[str]) -> str:
+            said = self.known.get(found[1] or found[2], found[4] or found[0])
+            self._spend(len(said))
+            return said
+
+        return _EXPANDED.sub(value, text)
 
     def _wrote(self, command: _Command) -> None:
         """A heredoc that becomes a file: `cat > FILE <<END`, `tee FILE <<END`."""
@@ -353,6 +393,8 @@ class _Shell:
         if not command.words:
             return
         if not self._assigned(command.words) and not self._built_in(*command.words):
+            if len(self.commands) >= MOST_COMMANDS:
+                _refuse(f"the text has more than {MOST_COMMANDS} commands")
             self.commands.append((command, dict(self.env)))
 
     def _assigned(self, words: Sequence[str]) -> bool:
@@ -385,12 +427,16 @@ class _Shell:
         if found is not None:
             self._set(found[1], found[3], export=export)
         elif export and word in self.known:
-            self.env[word] = self.known[word]
+            self._set(word, self.known[word], export=True)
 
     def _set(self, name: str, value: str, *, export: bool) -> None:
+        if len(value) > LONGEST_WORD:
+            _refuse(f"`{name[:60]}` has more than {LONGEST_WORD} characters")
         self.known[name] = value
         if export or self.exports_all:
             self.env[name] = value
+        if len(self.env) > MOST_VARIABLES:
+            _refuse(f"the text sets more than {MOST_VARIABLES} variables of programs")
 
 
 def _split(value: str) -> list[str]:

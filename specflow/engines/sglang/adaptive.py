@@ -10,6 +10,7 @@ from specflow.engines.outcome import Kind, Run
 from specflow.engines.sglang.names import STEPS, TOKENS, TOPK
 from specflow.engines.sglang.start import attention_dp
 from specflow.engines.sglang.tables import ADAPTIVE_SLOTS, EAGLES
+from specflow.foreign_files import read_text
 
 
 def adaptive(run: Run) -> None:
@@ -49,7 +50,7 @@ def _candidates(run: Run) -> list[int]:
     if path is None:
         return sorted({s for slot in ADAPTIVE_SLOTS.values() for s in slot})
     try:
-        said = json.loads(Path(path).read_text(encoding="utf-8"))
+        said = json.loads(read_text(Path(path)))
     except (OSError, ValueError, RecursionError) as error:
         run.crash("V4", f"{path} cannot be read: {error}"[:200], type(error).__name__)
     if not isinstance(said, dict):

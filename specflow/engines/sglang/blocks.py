@@ -22,6 +22,8 @@ from specflow.engines.sglang.tables import (
     DSPARK_GAMMA,
     MAX_RUNNING,
 )
+from specflow.foreign_files import read_text
+from specflow.headers import LARGEST_JSON
 
 
 def _one_step(run: Run, rule: str, name: str) -> None:
@@ -172,7 +174,7 @@ def _dspark_path(run: Run, given: Given) -> None:
 def config_in(folder: Path) -> str | None:
     """The text of a folder's config, if it has one; a path of any spelling may be asked for."""
     try:
-        return (folder / "config.json").read_text(encoding="utf-8")
+        return read_text(folder / "config.json", LARGEST_JSON)
     except (OSError, ValueError):
         return None
 

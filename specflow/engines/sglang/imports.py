@@ -13,6 +13,7 @@ from specflow.engines.sglang.exports import DTYPES, ORDERS, RUN, SERIAL
 from specflow.engines.sglang.flags import FLAGS
 from specflow.engines.sglang.names import DRAFT, NAME, STEPS, TOKENS, TOPK
 from specflow.engines.sglang.tables import ADAPTIVE_SLOTS, CHAIN, NGRAM_TOKENS, SHAPES
+from specflow.foreign_files import read_text
 
 # The slots of its draft are the steps of this one (row D7): no default of an architecture.
 BY_DRAFT = "IQuestQ1ForCausalLM"
@@ -158,7 +159,7 @@ class _Back:
         try:
             text = self.beside.files.get(path)
             if text is None:
-                text = Path(path).read_text(encoding="utf-8")
+                text = read_text(Path(path))
             return {
                 int(k): list(map(int, v["candidate_steps"]))
                 for k, v in json.loads(text).items()

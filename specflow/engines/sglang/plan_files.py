@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from specflow.engines.outcome import START, Remark, Run
+from specflow.foreign_files import read_text
 
 COSTS, TEMPERATURES = "speculative_dspark_sps_table_path", "speculative_dspark_confidence_sts_path"
+
+LARGEST = 16_000_000  # bytes of a table of costs
 
 
 def plan_files(run: Run, gamma: int | None) -> Iterator[Remark]:
@@ -27,7 +30,7 @@ def plan_files(run: Run, gamma: int | None) -> Iterator[Remark]:
 def _read(path: str) -> Any:
     """The file's JSON; False where it is none, None where there is no such file."""
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(read_text(Path(path), LARGEST))
     except (ValueError, RecursionError):
         return False
     except OSError:

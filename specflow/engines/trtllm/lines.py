@@ -9,14 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-import yaml
-
 from specflow.engines import command_line
-from specflow.engines.outcome import Refusal, Refused
+from specflow.engines.outcome import Refusal, Refused, shown
 from specflow.engines.trtllm.releases import SPEC, Release, key
+from specflow.foreign_files import parse_yaml, read_text
 
 FILE = "trtllm.yaml"  # what an exported script calls the file of `--config`
-LARGEST = 1_000_000  # bytes of such a file
 _OPTIONS = ("config", "extra_llm_api_options", "extra_llm_api_options_yaml")
 _SERVE = "trtllm-serve"
 
@@ -51,7 +49,7 @@ def spread(args: Mapping[Any, Any]) -> dict[str, Any]:
         if name == SPEC and isinstance(value, Mapping):
             out |= {key(str(inner)): each for inner, each in value.items()}
         elif name == SPEC and value is not None:
-            _refuse(f"{SPEC} holds keys, not {value!r}"[:160])
+            _refuse(f"{SPEC} holds keys, not {shown(value)}")
         elif name != SPEC:
             out[str(name)] = value
     return out
@@ -140,37 +138,30 @@ def _served(found: Sequence[str]) -> tuple[str, list[str]]:
 
 def _files(found: Sequence[str]) -> tuple[list[str], list[str]]:
     """Files of arguments that a line names, and the words that are left."""
-    names, rest, words = [], [], list(found)
-    while words:
-        word = words.pop(0)
+    names, rest, words = [], [], iter(found)
+    for word in words:
         option, bound, value = word.partition("=")
         if option.lstrip("-").replace("-", "_") not in _OPTIONS or not option.startswith("--"):
             rest.append(word)
         elif bound:
             names.append(value)
-        elif words:
-            names.append(words.pop(0))
         else:
-            _refuse(f"`{option}` names no file")
+            name = next(words, None)
+            if name is None:
+                _refuse(f"`{option}` names no file")
+            names.append(name)
     return names, rest
 
 
 def _loaded(name: str, here: Mapping[str, str]) -> Mapping[Any, Any]:
     """The mapping of a YAML file, of the script itself or beside it."""
     try:
-        said = here[name] if name in here else _text(Path(name))
-        found = yaml.safe_load(said)
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        found = parse_yaml(here[name] if name in here else read_text(Path(name)))
+    except (OSError, ValueError) as error:
         _refuse(f"`{name}` cannot be read: {error}"[:300])
     if not isinstance(found, Mapping):
         _refuse(f"`{name}` holds no keys")
     return found
-
-
-def _text(path: Path) -> str:
-    if path.stat().st_size > LARGEST:
-        raise ValueError("it is larger than 1 MB")
-    return path.read_text(encoding="utf-8")
 
 
 def _refuse(reason: str) -> NoReturn:
