@@ -74,19 +74,14 @@ def run(args: argparse.Namespace) -> int:
         if sides is None:
             return FINDINGS
     both = compared(a, b, sides)
+    texts = {"graph": _graph, "code": _code}
+    more = {name: _lines(a, b, of(a), of(b)) for name, of in texts.items() if getattr(args, name)}
     if args.format == "json":
-        shown = as_json(both)
-        if args.graph:
-            shown["graph"] = _lines(a, b, show(lower(a)), show(lower(b)))
-        if args.code:
-            shown["code"] = _lines(a, b, _code(a), _code(b))
-        print(json.dumps(shown, indent=2, ensure_ascii=False))
-        return FINDINGS if both.differs else CLEAN
-    print(diff(both), end="")
-    if args.graph:
-        sys.stdout.writelines(_lines(a, b, show(lower(a)), show(lower(b))))
-    if args.code:
-        sys.stdout.writelines(_lines(a, b, _code(a), _code(b)))
+        print(json.dumps(as_json(both) | more, indent=2, ensure_ascii=False))
+    else:
+        print(diff(both), end="")
+        for lines in more.values():
+            sys.stdout.writelines(lines)
     return FINDINGS if both.differs else CLEAN
 
 
@@ -116,6 +111,10 @@ def _at_engine(args: argparse.Namespace, a: ResolvedRecipe, b: ResolvedRecipe) -
             return None
         ran.append(Ran(asked.engine.spread(each.export.args), each.export.env, each.outcome.values))
     return at_engine(f"{asked.title} on {platform}", *ran)
+
+
+def _graph(recipe: ResolvedRecipe) -> str:
+    return show(lower(recipe))
 
 
 def _code(recipe: ResolvedRecipe) -> str:
