@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from specflow import facts
 from specflow.diagnostics import Diagnostic, Format, Severity, render, summary
-from specflow.errors import RecipeError
+from specflow.errors import RecipeError, UsageError
 from specflow.load import load
 from specflow.packs import find, with_stand_in
 from specflow.recipe import Recipe, ResolvedRecipe
@@ -63,6 +63,12 @@ def add_stand_in(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="use the small models that the recipe names beside its own",
     )
+
+
+def need_engine(args: argparse.Namespace) -> None:
+    """Stop at a machine of no engine."""
+    if args.platform is not None and args.engine is None:
+        raise UsageError("`--platform` is of an engine", "name one with `--engine`")
 
 
 def read(

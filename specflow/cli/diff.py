@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import sys
 
@@ -14,11 +13,10 @@ from specflow.cli.common import (
     add_format,
     add_stand_in,
     is_override,
+    need_engine,
     read,
     tell,
 )
-from specflow.cli.engines import need_engine
-from specflow.cli.memory import device_of
 from specflow.cli.models import add_models, reader_of
 from specflow.diff import Ran, Sides, as_json, at_engine, compared, diff
 from specflow.errors import UsageError
@@ -92,8 +90,17 @@ def _side(args: argparse.Namespace, side: str, reader: Reader) -> ResolvedRecipe
         if not is_override(word):
             raise UsageError(f"`--{side} {word}` sets no field", f"write --{side} key=value")
     words = (*args.overrides, *alone)
-    name, device = getattr(args, side), device_of(args) if args.engine is not None else ""
+    name, device = getattr(args, side), _device(args)
     return read(name, words, stand_in=args.stand_in, reader=reader, device=device)[1]
+
+
+def _device(args: argparse.Namespace) -> str:
+    """The device of the engine that is asked for; without one a recipe says it."""
+    if args.engine is None:
+        return ""
+    from specflow.cli.memory import device_of  # engines take a while to import
+
+    return device_of(args)
 
 
 def _at_engine(args: argparse.Namespace, a: ResolvedRecipe, b: ResolvedRecipe) -> Sides | None:
@@ -124,6 +131,8 @@ def _code(recipe: ResolvedRecipe) -> str:
 
 
 def _lines(a: ResolvedRecipe, b: ResolvedRecipe, before: str, after: str) -> list[str]:
+    import difflib
+
     return list(
         difflib.unified_diff(before.splitlines(True), after.splitlines(True), a.name, b.name)
     )

@@ -138,12 +138,6 @@ def judged_by(engine: Engine, version: str, known: str, because: str = "") -> As
     return Asked(engine, known, (finding("SF115", message, notes=notes, offer=offer),), version)
 
 
-def need_engine(args: argparse.Namespace) -> None:
-    """Stop at a machine of no engine."""
-    if args.platform is not None and args.engine is None:
-        raise UsageError("`--platform` is of an engine", "name one with `--engine`")
-
-
 def asked_platform(engine: Engine, name: str | None) -> str:
     """A machine that the engine knows; its first where none is named."""
     if name is None:

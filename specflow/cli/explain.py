@@ -12,11 +12,12 @@ from specflow.cli.common import (
     add_format,
     add_stand_in,
     is_override,
+    need_engine,
     read,
     tell,
 )
 from specflow.cli.costs import COST_OPTIONS, add_cost, cost
-from specflow.cli.engines import add_engine, asked_engine, asked_platform, need_engine, resolved_by
+from specflow.cli.engines import add_engine, asked_engine, asked_platform, resolved_by
 from specflow.cli.memory import device_of
 from specflow.cli.models import add_models, reader_of
 from specflow.engines import show

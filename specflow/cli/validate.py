@@ -18,6 +18,7 @@ from specflow.cli.common import (
     add_overwrite,
     add_stand_in,
     is_override,
+    need_engine,
     show,
     told,
     worst,
@@ -242,8 +243,7 @@ def _elsewhere(
     args: argparse.Namespace, resolved: ResolvedRecipe
 ) -> tuple[Fit | None, list[Diagnostic]]:
     """Whether a sound recipe fits into the memory, and what the engine makes of it, if named."""
-    if args.engine is None and args.platform is not None:
-        raise UsageError("`--platform` is of an engine", "name one with `--engine`")
+    need_engine(args)
     if args.memory is None and args.engine is None:
         return None, []
     from specflow.cli.engines import asked_engine, resolved_by
