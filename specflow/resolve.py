@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,20 @@ def facts_of(recipe: Recipe, reader: Reader = checkpoints.read) -> checkpoints.F
     return checkpoints.Facts(found)
 
 
+def block_fields(
+    drafts: Sequence[DraftStage], shapes: Sequence[str], states: Sequence[str]
+) -> dict[str, tuple[type[Fields], ...]]:
+    """The fields that each block may have under some drafts, verify shapes and draft states."""
+    return {
+        "target": (TargetFields,),
+        "draft": tuple(draft.fields for draft in drafts),
+        "verify": tuple(VERIFIES[name].fields for name in shapes),
+        "commit": tuple(COMMITS[name].fields for name in states),
+        "sampling": (SamplingFields,),
+        "run": (RunFields,),
+    }
+
+
 class _Resolution:
     """The state of one resolution: what is decided so far, and what was found."""
 
@@ -118,17 +132,10 @@ class _Resolution:
         if self.found:
             self._strangers(draft)
             raise RecipeError(self.found)
-        models: dict[str, type[Fields]] = {
-            "target": TargetFields,
-            "draft": draft.fields,
-            "verify": VERIFIES[axes.shape].fields,
-            "commit": COMMITS[axes.draft_state].fields,
-            "sampling": SamplingFields,
-            "run": RunFields,
-        }
+        models = block_fields((draft,), (axes.shape,), (axes.draft_state,))
         made: dict[str, Any] = {}
         for block in ("target", "draft", "sampling", "verify", "commit", "run"):
-            made[block] = self._block(block, models[block], draft, facts, made)
+            made[block] = self._block(block, models[block][0], draft, facts, made)
         engine = self._engine_flags()
         if self.found:
             raise RecipeError(self.found)
@@ -231,14 +238,8 @@ class _Resolution:
 
     def _strangers(self, draft: DraftStage | None) -> None:
         """The keys that are fields of no stage a block may have, where stages are not known yet."""
-        models: dict[str, tuple[type[Fields], ...]] = {
-            "target": (TargetFields,),
-            "draft": (draft.fields,) if draft else tuple(DRAFTS[n].fields for n in DRAFTS.names()),
-            "verify": tuple(VERIFIES[n].fields for n in VERIFIES.names()),
-            "commit": tuple(COMMITS[n].fields for n in COMMITS.names()),
-            "sampling": (SamplingFields,),
-            "run": (RunFields,),
-        }
+        drafts = (draft,) if draft else tuple(DRAFTS[n] for n in DRAFTS.names())
+        models = block_fields(drafts, VERIFIES.names(), COMMITS.names())
         for block, stages in models.items():
             fields = dict.fromkeys(name for each in stages for name in each.model_fields)
             known = (*AXES.get(block, ()), *fields)
