@@ -28,7 +28,6 @@ from specflow.cli.models import add_models, reader_of
 from specflow.diagnostics import Diagnostic, Label, Severity, only_answer, render, summary
 from specflow.errors import RecipeError, UsageError
 from specflow.facts import Facts, ModelFacts
-from specflow.fit import Fit
 from specflow.load import COMMAND_LINE
 from specflow.packs import find, inside
 from specflow.recipe import Recipe, ResolvedRecipe
@@ -123,6 +122,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True)
+class _Held:
+    """A recipe held against a memory: in words where it fits, and as plain values."""
+
+    lines: tuple[str, ...]
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class _Judged:
     """One recipe: what was found in it, its exit code, and what its models say where it loads."""
 
@@ -131,7 +138,7 @@ class _Judged:
     code: int
     recipe: Recipe | None = None
     facts: Facts | None = None
-    fit: Fit | None = None
+    held: _Held | None = None
 
     def models(self, reader: Reader) -> Facts:
         """What its models say, whether or not it resolves."""
@@ -192,9 +199,9 @@ def _judge(args: argparse.Namespace, name: str, overrides: list[str], reader: Re
     except RecipeError as error:
         code = USAGE if error.unreadable else FINDINGS
         return _Judged(name, (*found, *error.diagnostics), code, recipe)
-    fit, elsewhere = _elsewhere(args, resolved)
+    held, elsewhere = _elsewhere(args, resolved)
     found = (*found, *resolved.findings, *_unseen(args, recipe, resolved), *elsewhere)
-    return _Judged(name, found, worst(found, strict=args.strict), recipe, resolved.facts, fit)
+    return _Judged(name, found, worst(found, strict=args.strict), recipe, resolved.facts, held)
 
 
 def _mendable(found: Diagnostic) -> bool:
@@ -241,24 +248,26 @@ def _device(args: argparse.Namespace) -> str:
 
 def _elsewhere(
     args: argparse.Namespace, resolved: ResolvedRecipe
-) -> tuple[Fit | None, list[Diagnostic]]:
+) -> tuple[_Held | None, list[Diagnostic]]:
     """Whether a sound recipe fits into the memory, and what the engine makes of it, if named."""
     need_engine(args)
     if args.memory is None and args.engine is None:
         return None, []
     from specflow.cli.engines import asked_engine, resolved_by
     from specflow.cli.memory import held, held_by
-    from specflow.fit import findings
+    from specflow.fit import as_json, findings
+    from specflow.fit import told as room
 
-    fit: Fit | None = None
     if args.engine is None:
         fit = held(args.memory, resolved)
-        return fit, findings(fit)
+        return _Held(tuple(room(fit)), as_json(fit)), findings(fit)
     asked = asked_engine(args.engine)
     found = resolved_by(asked, args.platform, resolved)
-    if args.memory is not None:
-        fit = held_by(args.memory, resolved, asked, found)
-    return fit, [*(findings(fit) if fit else ()), *found.findings, *found.remarks]
+    remarks = [*found.findings, *found.remarks]
+    if args.memory is None:
+        return None, remarks
+    fit = held_by(args.memory, resolved, asked, found)
+    return _Held(tuple(room(fit)), as_json(fit)), [*findings(fit), *remarks]
 
 
 def _fits(
@@ -285,11 +294,7 @@ def _runs_a_network(recipe: Recipe) -> bool:
 
 def _room(one: _Judged, *, several: bool) -> str:
     """What a recipe that fits leaves of the memory."""
-    if one.fit is None:
-        return ""
-    from specflow.fit import told as room
-
-    lines = room(one.fit)
+    lines = one.held.lines if one.held is not None else ()
     if several:
         return f"{one.name} {lines[0]}\n" if lines else ""
     return "\n  ".join(lines) + "\n\n" if lines else ""
@@ -305,12 +310,11 @@ def _whole(
     found: Sequence[Diagnostic], fits: dict[str, tuple[Any, ...]], judged: Sequence[_Judged]
 ) -> str:
     """Findings, tables and what memory is taken as one JSON object."""
-    from specflow.fit import as_json as taken
     from specflow.pairing import as_json
 
     findings = json.loads(render(found, "json"))
     whole = {"findings": findings, "fit": {name: as_json(rows) for name, rows in fits.items()}}
-    held = {one.name: taken(one.fit) for one in judged if one.fit is not None}
+    held = {one.name: one.held.values for one in judged if one.held is not None}
     whole |= {"memory": held} if held else {}
     return json.dumps(whole, indent=2, ensure_ascii=False)
 
