@@ -19,10 +19,8 @@ from specflow.graph.check import launches
 from specflow.graph.ir import Buffer, Shape, Value
 from specflow.graph.ops import OPS
 from specflow.lower import lower
-from specflow.memory import BYTES, footprint
+from specflow.memory import BYTES, footprint, sizes_of
 from specflow.recipe import ResolvedRecipe
-from specflow.sizes import sizes_of_draft, sizes_of_target
-from specflow.stages import DRAFTS
 from specflow.stages.base import NARROW
 from specflow.stages.growing import adapts
 
@@ -185,13 +183,10 @@ class Networks:
 
 def networks(recipe: ResolvedRecipe) -> Networks:
     """The sizes of the models of a recipe."""
-    stage, net = DRAFTS[recipe.stages[0]], recipe.facts.net
-    draft = sizes_of_draft(recipe.facts) if stage.formats else None
+    net, sizes = recipe.facts.net, sizes_of(recipe)
     known = net.format and net.format != CAUSAL_LM
     carried = bool(known) and named(net.format).net.reads == TAPS
-    return Networks(
-        sizes_of_target(recipe.facts["target"]), draft, BYTES[recipe.run.dtype], carried
-    )
+    return Networks(*sizes, BYTES[recipe.run.dtype], carried)
 
 
 def step_cost(recipe: ResolvedRecipe, *, context: int | None = None) -> StepCost:

@@ -14,10 +14,9 @@ from specflow.memory import (
     kept_numbers,
     logits,
     positions,
+    sizes_of,
 )
 from specflow.recipe import ResolvedRecipe
-from specflow.sizes import sizes_of_draft, sizes_of_target
-from specflow.stages import DRAFTS
 
 HALF = 2  # bytes of a float where an engine chooses: what a checkpoint has, and float32 halved
 
@@ -68,10 +67,7 @@ class Deployment:
 
 def share(recipe: ResolvedRecipe, by: Deployment) -> Footprint:
     """What one GPU holds: weights as they are stored, KV of its heads, logits of all words."""
-    facts = recipe.facts
-    target = sizes_of_target(facts["target"])
-    drafts = bool(DRAFTS[recipe.stages[0]].formats)
-    draft = sizes_of_draft(facts) if drafts else None
+    target, draft = sizes_of(recipe)
     if isinstance(target, Unknown) or isinstance(draft, Unknown):
         return footprint(recipe)  # which says what is not known
     weights, width = _target_weights(target, by), by.kv_width

@@ -32,7 +32,7 @@ from specflow.headers import (
     weight_files,
     whole_number,
 )
-from specflow.remembered import Stamp, stamp
+from specflow.remembered import KEPT, Stamp, stamp
 
 BUILTIN = "builtin:"
 PICO = Path(__file__).parent / "models" / "pico"
@@ -45,7 +45,6 @@ MASK_PICKLE = "mask_embedding.pt"  # what some drafts replace the target's mask 
 OWN_EMBEDDING, OWN_HEAD = "has_own_embed", "has_own_lm_head"  # of a block draft's config
 FIRST_SCORED = block_config.FIRST_SCORED
 NO_BLOCK = block_config.BlockFacts()
-KEPT = 8  # models and networks that are remembered, since many recipes name the same
 ELSEWHERE = "elsewhere"  # the kind of problem of a model that is not here, and need not be
 ASK = "`--hub` asks the Hub for its config and headers, `--facts FILE` has them in a file"
 NAME_ONE = "name a checkpoint folder, a .gguf file, or builtin:NAME"

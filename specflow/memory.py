@@ -134,12 +134,17 @@ class Footprint:
         return max(memory - self.weights, 0) // self.a_request
 
 
+def sizes_of(recipe: ResolvedRecipe) -> tuple[Sizes | Unknown, Sizes | Unknown | None]:
+    """The sizes of the target and of the network that drafts; None where none does."""
+    drafts = bool(DRAFTS[recipe.stages[0]].formats)
+    return sizes_of_target(recipe.facts["target"]), sizes_of_draft(recipe.facts) if drafts else None
+
+
 def footprint(recipe: ResolvedRecipe) -> Footprint:
     """What a recipe takes: weights and KV in its dtype, and the logits of what a step verifies."""
-    width, facts = BYTES[recipe.run.dtype], recipe.facts
-    target = sizes_of_target(facts["target"])
-    drafts = bool(DRAFTS[recipe.stages[0]].formats)
-    draft = sizes_of_draft(facts) if drafts else None
+    width = BYTES[recipe.run.dtype]
+    target, draft = sizes_of(recipe)
+    drafts = draft is not None
     unknown = (each.reason for each in (target, draft) if isinstance(each, Unknown))
     kept = target.kept * width if isinstance(target, Sizes) else None
     own = (draft.kept * width if isinstance(draft, Sizes) else None) if drafts else 0

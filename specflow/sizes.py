@@ -16,6 +16,7 @@ from specflow.config_sizes import Attention, Sizes, Unknown
 from specflow.facts import CAUSAL_LM, DraftFacts, Facts, ModelFacts
 from specflow.headers import INTEGERS, Tensor
 from specflow.layer_sizes import attention, experts, geometry, latent, number
+from specflow.remembered import remembering
 from specflow.stored import ATTENDS, EXPERT, SCALE, bits, held, packed, recorded
 
 __all__ = ["Attention", "Sizes", "Unknown", "sizes_of_draft", "sizes_of_target"]
@@ -30,6 +31,7 @@ ENTRY = re.compile(
 )
 
 
+@remembering  # the header of a large mixture has a hundred thousand tensors
 def sizes_of_target(facts: ModelFacts) -> Sizes | Unknown:
     """The sizes of a whole language model; what drafts in its checkpoint is not counted."""
     if facts.problem is not None and not facts.tensors:
@@ -50,6 +52,7 @@ def sizes_of_target(facts: ModelFacts) -> Sizes | Unknown:
     return replace(counted, layers=layers, stored=held(tensors))
 
 
+@remembering
 def sizes_of_draft(facts: Facts) -> Sizes | Unknown:
     """The sizes of the network that drafts; without a head of its own it has the target's."""
     net, target = facts.net, sizes_of_target(facts["target"])
