@@ -231,6 +231,96 @@ class Out:
         return Export(self.args, self.env, self.files, self.requests, *gaps)
 
 
+@dataclass
+class Back:
+    """An import in the making: flags are taken off as they are understood.
+
+    args  flags by name; those of an object by dotted names
+    kept  flags that stay beside the fields that say a part of them
+    """
+
+    args: dict[str, Any]
+    env: dict[str, str]
+    beside: Beside = NOTHING
+    kept: dict[str, Any] = field(default_factory=dict)
+    written: dict[str, dict[str, Any]] = field(default_factory=dict)
+    lost: list[Gap] = field(default_factory=list)
+    approximate: list[Gap] = field(default_factory=list)
+    overruled: list[Gap] = field(default_factory=list)
+    refused: list[Gap] = field(default_factory=list)
+
+    def called(self, flag: str) -> str:
+        """A flag as messages say it."""
+        return option(flag)
+
+    def put(self, path: str, value: Any) -> None:
+        """A field of the recipe; none where nothing is said."""
+        if value is not None:
+            block, _, name = path.partition(".")
+            self.written.setdefault(block, {})[name] = value
+
+    def lose(self, flag: str, text: str) -> None:
+        """A flag that no recipe says."""
+        self.lost.append(Gap(self.called(flag), text))
+
+    def bend(self, flag: str, text: str) -> None:
+        """A flag that a recipe says another way."""
+        self.approximate.append(Gap(self.called(flag), text))
+
+    def overrule(self, flag: str, text: str) -> None:
+        """A flag whose value the engine replaces."""
+        self.overruled.append(Gap(self.called(flag), text))
+
+    def refuse(self, flag: str, text: str) -> None:
+        """A flag that contradicts another, or that the engine would not start with."""
+        self.refused.append(Gap(self.called(flag), text))
+
+    def done(
+        self,
+        engine: str,
+        flags: Flags,
+        nested: Callable[[Mapping[str, Any]], dict[str, Any]] = dict,
+    ) -> Import:
+        """The import, frozen; what no field says goes under `engine.NAME`, by its own name.
+
+        nested  flags as the engine takes them, where some are keys of an object
+        """
+        usual = flags.defaults
+        rest = {name: value for name, value in self.args.items() if value != usual.get(name)}
+        block = nested(rest | self.kept)
+        if self.env:
+            block[ENV] = dict(self.env)
+        if block:
+            self.written["engine"] = {engine: block}
+        gaps = (self.lost, self.approximate, self.overruled, self.refused)
+        lost, approximate, overruled, refused = map(tuple, gaps)
+        return Import(self.written, lost, approximate, overruled, refused)
+
+
+def option(flag: str) -> str:
+    """A flag on the command line."""
+    return "--" + flag.replace("_", "-")
+
+
+# What a recipe takes of a draft and of a run, where engines take more.
+MOST_GUESSES, DEEPEST = 63, 256  # tokens that are guessed at once, and of a trie
+DTYPES = ("float32", "bfloat16", "float16")
+_LIMITS = {
+    "run.batch_size": (1, 256),
+    "run.max_length": (2, 2**24),
+    "run.prefill_chunk": (1, 2**24),
+    "run.threads": (1, 256),
+}
+
+
+def fits(path: str, value: Any) -> bool:
+    """Whether a field of a run takes what a flag says."""
+    if path == "run.dtype":
+        return value in DTYPES
+    least, most = _LIMITS[path]
+    return isinstance(value, int) and least <= value <= most
+
+
 def model_of(out: Out, block: str) -> str:
     """A model as another engine finds it: those that ship with specflow are folders."""
     facts, name = out.recipe.facts[block], str(out[f"{block}.model"])

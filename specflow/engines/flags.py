@@ -147,6 +147,18 @@ class Flags:
         raise Refusal(Refused(TABLE_ROW, said, "SystemExit"))
 
 
+def folded(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments as they are nested: keys of an object, by dotted names, under the flag it is of."""
+    out: dict[str, Any] = {}
+    for name, value in args.items():
+        outer, dot, inner = name.partition(".")
+        if dot:
+            out.setdefault(outer, {})[inner] = value
+        else:
+            out[name] = value
+    return out
+
+
 def shown_key(key: Any) -> str:
     """A key of arguments as text."""
     return key if isinstance(key, str) else shown(key)

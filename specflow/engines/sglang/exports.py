@@ -238,7 +238,6 @@ def _has_trees(found: Effective | Refused) -> TypeGuard[Effective]:
     return not any(n.kind is START and n.rule.startswith("A") for n in found.notes)
 
 
-DTYPES = ("float32", "bfloat16", "float16")
 RUN = {
     "run.batch_size": "max_running_requests",
     "run.max_length": "context_length",

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from specflow.engines.base import ENV, NOTHING, Beside, Gap, Import, variables
+from specflow.engines.base import DTYPES, NOTHING, Back, Beside, Import, option, variables
 from specflow.engines.sglang.env import LAG, RAGGED
-from specflow.engines.sglang.exports import DTYPES, ORDERS, RUN, SERIAL
+from specflow.engines.sglang.exports import ORDERS, RUN, SERIAL
 from specflow.engines.sglang.flags import FLAGS
 from specflow.engines.sglang.names import DRAFT, NAME, STEPS, TOKENS, TOPK
 from specflow.engines.sglang.tables import ADAPTIVE_SLOTS, CHAIN, NGRAM_TOKENS, SHAPES
@@ -27,24 +27,14 @@ def from_args(
     return _Back(given, variables(env), beside).run()
 
 
-class _Back:
+class _Back(Back):
     """An import in the making: flags are taken off as they are understood."""
-
-    def __init__(self, args: dict[str, Any], env: dict[str, str], beside: Beside) -> None:
-        self.args = args
-        self.env = env
-        self.beside = beside
-        self.written: dict[str, dict[str, Any]] = {}
-        self.lost: list[Gap] = []
-        self.approximate: list[Gap] = []
-        self.overruled: list[Gap] = []
-        self.refused: list[Gap] = []
 
     def run(self) -> Import:
         """Every block of a recipe, then what is left over."""
-        self._put("target.model", self.args.pop("model_path", None))
+        self.put("target.model", self.args.pop("model_path", None))
         name = self._name()
-        self._put("draft.model", self.args.pop(DRAFT, None))
+        self.put("draft.model", self.args.pop(DRAFT, None))
         if name in SERIAL or name == "NEXTN":
             self._serial(name)
         elif name == "NGRAM":
@@ -53,18 +43,7 @@ class _Back:
             self._block(name)
         self._accept(name)
         self._run()
-        self._rest()
-        gaps = (self.lost, self.approximate, self.overruled, self.refused)
-        lost, approximate, overruled, refused = (tuple(found) for found in gaps)
-        return Import(self.written, lost, approximate, overruled, refused)
-
-    def _put(self, path: str, value: Any) -> None:
-        if value is not None:
-            block, _, key = path.partition(".")
-            self.written.setdefault(block, {})[key] = value
-
-    def _lose(self, flag: str, text: str) -> None:
-        self.lost.append(Gap(_option(flag), text))
+        return self.done("sglang", FLAGS)
 
     def _name(self) -> str:
         name = str(self.args.pop(NAME, None) or "NONE").upper()
@@ -72,12 +51,12 @@ class _Back:
         if multi and name in ("EAGLE", "NEXTN"):
             name = "MULTI_LAYER_EAGLE"
         elif multi:
-            self._lose("enable_multi_layer_eagle", f"it does nothing for {name}")
+            self.lose("enable_multi_layer_eagle", f"it does nothing for {name}")
         known = (*SERIAL, "NEXTN", "NGRAM", "DFLASH", "DSPARK", "NONE")
         if name not in known:
-            self._lose(NAME, f"specflow has no draft {name}; this recipe drafts nothing")
+            self.lose(NAME, f"specflow has no draft {name}; this recipe drafts nothing")
             name = "NONE"
-        self._put("draft.algorithm", name)
+        self.put("draft.algorithm", name)
         return name
 
     def _serial(self, name: str) -> None:
@@ -86,22 +65,22 @@ class _Back:
         adaptive = self.args.pop("speculative_adaptive", False)
         if adaptive and topk not in (None, 1):
             said = f"SGLang 0.5.23 keeps to fixed steps beside topk {topk} (row V1 of its rules)"
-            self.overruled.append(Gap(_option("speculative_adaptive"), said))
+            self.overrule("speculative_adaptive", said)
             self.args.pop("speculative_adaptive_config", None)
             adaptive = False
         if adaptive and self._adaptive(name, steps):
-            self._put("draft.topk", topk)
+            self.put("draft.topk", topk)
             return  # the width of a step is that of its own steps
         steps, topk, tokens = self._shape(name, steps, topk, tokens)
-        self._put("draft.num_steps", steps)
-        self._put("draft.topk", topk)
+        self.put("draft.num_steps", steps)
+        self.put("draft.topk", topk)
         if topk == 1 and steps is not None and tokens not in (None, steps + 1):
             said = f"SGLang 0.5.23 will run {steps + 1}, not {tokens}: a chain of {steps} steps"
-            self.overruled.append(Gap(_option(TOKENS), f"{said} (row E4 of its rules)"))
+            self.overrule(TOKENS, f"{said} (row E4 of its rules)")
             tokens = None
         if topk is not None and topk > 1:
-            self._put("verify.shape", "tree")
-        self._put("verify.num_draft_tokens", tokens)
+            self.put("verify.shape", "tree")
+        self.put("verify.num_draft_tokens", tokens)
 
     def _shape(self, name: str, *said: int | None) -> tuple[int | None, ...]:
         """Steps, branches and width as they run: all of them are a default, or none (row E1)."""
@@ -122,7 +101,7 @@ class _Back:
         text = "SGLang's default goes by the target's architecture, which is not known here"
         if architecture:
             text = "SGLang takes the slots of the draft, which are not known here"
-        self.approximate.append(Gap(_option(STEPS), f"{text}; the recipe leaves it open"))
+        self.bend(STEPS, f"{text}; the recipe leaves it open")
         return None, None, None
 
     def _architecture(self) -> str:
@@ -132,26 +111,26 @@ class _Back:
     def _incomplete(self, said: tuple[int | None, ...], text: str) -> None:
         """What is missing of the three, by the first of those that were said."""
         named = dict(zip((STEPS, TOPK, TOKENS), said, strict=True))
-        missing = " and ".join(_option(f) for f, value in named.items() if value is None)
+        missing = " and ".join(option(f) for f, value in named.items() if value is None)
         at = next((f for f, value in named.items() if value is not None), NAME)
-        self.refused.append(Gap(_option(at), f"it stands without {missing}: {text}"))
+        self.refuse(at, f"it stands without {missing}: {text}")
 
     def _adaptive(self, name: str, steps: int | None) -> bool:
         """Slots of steps, where the draft has them; whether it has."""
         path = self.args.pop("speculative_adaptive_config", None)
         if name not in ("EAGLE", "EAGLE3", "NEXTN"):
-            self._lose("speculative_adaptive", f"{name} takes a fixed number of steps")
+            self.lose("speculative_adaptive", f"{name} takes a fixed number of steps")
             return False
         slots: Mapping[int, Any] | None = ADAPTIVE_SLOTS
         if path is not None:
             slots = self._slots(str(path))
-        self._put("draft.adaptive", True)
+        self.put("draft.adaptive", True)
         if slots and path is not None:
-            self._put("draft.adaptive_slots", slots)
+            self.put("draft.adaptive_slots", slots)
         if steps is None and slots:
             every = sorted({each for slot in slots.values() for each in slot})
             steps = every[len(every) // 2]  # what SGLang starts with (row 3.3)
-        self._put("draft.num_steps", steps)
+        self.put("draft.num_steps", steps)
         return True
 
     def _slots(self, path: str) -> dict[int, list[int]] | None:
@@ -166,7 +145,7 @@ class _Back:
                 if k.isdigit()
             }
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            self._lose("speculative_adaptive_config", f"no slots can be read from {path}")
+            self.lose("speculative_adaptive_config", f"no slots can be read from {path}")
             return None
 
     def _ngram(self) -> None:
@@ -176,14 +155,14 @@ class _Back:
         self.args.pop(TOPK, None)  # SGLang itself puts the breadth there
         self.args.pop(STEPS, None)
         if most > 1:
-            self._put("draft.breadth", [least, most])
-        self._put("verify.shape", "tree" if most > 1 else "chain")
-        self._put("verify.num_draft_tokens", self.args.pop(TOKENS, NGRAM_TOKENS))
-        self._put("draft.max_trie_depth", self.args.pop(f"{fields}max_trie_depth", None))
-        self._put("draft.capacity", self.args.pop(f"{fields}capacity", None))
+            self.put("draft.breadth", [least, most])
+        self.put("verify.shape", "tree" if most > 1 else "chain")
+        self.put("verify.num_draft_tokens", self.args.pop(TOKENS, NGRAM_TOKENS))
+        self.put("draft.max_trie_depth", self.args.pop(f"{fields}max_trie_depth", None))
+        self.put("draft.capacity", self.args.pop(f"{fields}capacity", None))
         kind = self.args.pop(f"{fields}match_type", None)
         by_kind = {theirs: ours for ours, theirs in ORDERS.items()}
-        self._put("draft.order", by_kind.get(kind or ""))
+        self.put("draft.order", by_kind.get(kind or ""))
 
     def _block(self, name: str) -> None:
         tokens = self.args.pop(TOKENS, None)
@@ -192,15 +171,15 @@ class _Back:
         self._agree(name, flag, block, tokens)
         if block is None and tokens is not None:
             block = tokens if name == "DFLASH" else tokens - 1
-        self._put("draft.block_size", block)
+        self.put("draft.block_size", block)
         for flag in (STEPS, TOPK):
             if self.args.pop(flag, 1) != 1:
-                self._lose(flag, f"{name} guesses a block in one step of one branch")
+                self.lose(flag, f"{name} guesses a block in one step of one branch")
         window = self.args.pop("speculative_draft_window_size", None)
         if name == "DFLASH":
-            self._put("draft.window_size", window)
+            self.put("draft.window_size", window)
         elif window is not None:
-            self._lose("speculative_draft_window_size", "it does nothing for DSPARK")
+            self.lose("speculative_draft_window_size", "it does nothing for DSPARK")
         if name == "DSPARK":
             self._ragged()
 
@@ -211,7 +190,7 @@ class _Back:
         width = block if name == "DFLASH" else block + 1
         if tokens != width:
             said = f"{name} verifies {width} positions of a block of {block}: must be {width}"
-            self.refused.append(Gap(_option(TOKENS), f"{tokens} beside {_option(flag)}; {said}"))
+            self.refuse(TOKENS, f"{tokens} beside {option(flag)}; {said}")
 
     def _ragged(self) -> None:
         mode = self.env.pop(RAGGED, "static")
@@ -225,27 +204,27 @@ class _Back:
         if mode == "static":
             for path, flag in pops.items():
                 if found[path] is not None:
-                    self._lose(flag, "it does nothing in mode static")
+                    self.lose(flag, "it does nothing in mode static")
             return
-        self._put("verify.shape", "ragged")
-        self._put("verify.mode", mode)
+        self.put("verify.shape", "ragged")
+        self.put("verify.mode", mode)
         for path, value in found.items():
-            self._put(path, value)
+            self.put(path, value)
         if align:
-            self._put("verify.token_bucket", 8)
+            self.put("verify.token_bucket", 8)
         if lag is not None and lag.isdecimal():
-            self._put("verify.lag_steps", int(lag))
+            self.put("verify.lag_steps", int(lag))
 
     def _accept(self, name: str) -> None:
         rejection = self.args.pop("speculative_use_rejection_sampling", False)
         if self.args.pop("speculative_use_block_verification", False):
-            self._put("verify.accept", "block")
+            self.put("verify.accept", "block")
         elif rejection:
-            self._put("verify.accept", "rejection")
+            self.put("verify.accept", "rejection")
         for key in ("single", "acc"):
             value = self.args.pop(f"speculative_accept_threshold_{key}", None)
             if name != "NONE":
-                self._put(f"verify.threshold_{key}", value)
+                self.put(f"verify.threshold_{key}", value)
 
     def _run(self) -> None:
         for path, flag in RUN.items():
@@ -256,18 +235,9 @@ class _Back:
             if value is None or value == "auto":
                 continue
             if strange:
-                self._lose(flag, f"specflow has no {flag} {value}")
+                self.lose(flag, f"specflow has no {flag} {value}")
             else:
-                self._put(path, value)
-
-    def _rest(self) -> None:
-        """What no field says goes under `engine.sglang`, by its own name."""
-        usual = FLAGS.defaults
-        kept: dict[str, Any] = {k: v for k, v in self.args.items() if v != usual.get(k)}
-        if self.env:
-            kept[ENV] = dict(self.env)
-        if kept:
-            self.written["engine"] = {"sglang": kept}
+                self.put(path, value)
 
 
 def _fault(name: str, said: tuple[int | None, ...]) -> str:
@@ -283,7 +253,3 @@ def _fault(name: str, said: tuple[int | None, ...]) -> str:
     if topk > 1 and tokens is None:
         return "SGLang starts a tree of no width, and fails at a request (row E3 of its rules)"
     return ""
-
-
-def _option(flag: str) -> str:
-    return "--" + flag.replace("_", "-")

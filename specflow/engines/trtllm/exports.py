@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from specflow.engines.base import ENV, NO_SHAPE, NO_TREE, Export, Out, model_of, variables
-from specflow.engines.trtllm.lines import checked, folded, spread
+from specflow.engines.flags import folded
+from specflow.engines.trtllm.lines import checked, spread
 from specflow.engines.trtllm.releases import (
     DFLASH,
     DSPARK,
@@ -56,13 +57,8 @@ def to_args(recipe: ResolvedRecipe, release: Release) -> Export:
     _run(out)
     _sampling(out)
     _pass_through(out, release)
-    export = out.done()
-    return Export(folded(export.args), *_rest(export))
-
-
-def _rest(export: Export) -> tuple[Any, ...]:
-    gaps = (export.lost, export.approximate, export.refused)
-    return (export.env, export.files, export.requests, *gaps)
+    out.args = folded(out.args)
+    return out.done()
 
 
 def _set(out: Out, **more: Any) -> None:

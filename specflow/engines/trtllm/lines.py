@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from specflow.engines import command_line
+from specflow.engines.flags import folded
 from specflow.engines.outcome import Refusal, Refused, shown
 from specflow.engines.trtllm.releases import SPEC, Release, key
 from specflow.foreign_files import parse_yaml, read_text
@@ -52,18 +53,6 @@ def spread(args: Mapping[Any, Any]) -> dict[str, Any]:
             _refuse(f"{SPEC} holds keys, not {shown(value)}")
         elif name != SPEC:
             out[str(name)] = value
-    return out
-
-
-def folded(args: Mapping[str, Any]) -> dict[str, Any]:
-    """The other way: the keys of `speculative_config` under one."""
-    out: dict[str, Any] = {}
-    for name, value in args.items():
-        outer, dot, inner = name.partition(".")
-        if dot:
-            out.setdefault(outer, {})[inner] = value
-        else:
-            out[name] = value
     return out
 
 

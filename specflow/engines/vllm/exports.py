@@ -6,7 +6,8 @@ from typing import Any
 
 from specflow.engines.base import ENV, NO_SHAPE, NO_TREE, Export, Out, model_of, variables
 from specflow.engines.command_line import sayable
-from specflow.engines.vllm.lines import flat, folded
+from specflow.engines.flags import folded
+from specflow.engines.vllm.lines import flat
 from specflow.engines.vllm.names import REFINES, RUN, SERIAL, method_of
 from specflow.engines.vllm.sampling import to_requests
 from specflow.engines.vllm.versions import FACTS, flags_of, has, key, methods_of

@@ -35,20 +35,8 @@ def flat(args: Mapping[Any, Any], version: str) -> dict[str, Any]:
     return flags.checked({name: _listed(flags, name, value) for name, value in out.items()})
 
 
-def folded(args: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments as vLLM takes them: one JSON object for all of its keys."""
-    out: dict[str, Any] = {}
-    for name, value in args.items():
-        flag, dot, inner = name.partition(".")
-        if dot:
-            out.setdefault(flag, {})[inner] = value
-        else:
-            out[name] = value
-    return out
-
-
 def spread(args: Mapping[str, Any]) -> dict[str, Any]:
-    """The other way: every key of the JSON object by its dotted name."""
+    """Arguments flat that are known already: every key of the JSON object by its dotted name."""
     inner = args.get(SPEC) or {}
     rest = {name: value for name, value in args.items() if name != SPEC}
     return rest | {key(name): value for name, value in inner.items()}

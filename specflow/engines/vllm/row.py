@@ -17,7 +17,7 @@ from specflow.engines.vllm.exports import to_args
 from specflow.engines.vllm.given import PLATFORMS
 from specflow.engines.vllm.imports import from_args
 from specflow.engines.vllm.rules import RULES, effective
-from specflow.engines.vllm.versions import PACKAGE, SPEC, VERSIONS, flags_of
+from specflow.engines.vllm.versions import PACKAGE, VERSIONS, flags_of, key, option
 from specflow.recipe import ResolvedRecipe
 
 
@@ -62,7 +62,7 @@ def _python(export: Export, version: str) -> str:  # noqa: ARG001 - every versio
 
 
 def _key(name: str) -> str:
-    return f"--{SPEC.replace('_', '-')}.{name}"
+    return option(key(name))
 
 
 def _rows() -> Mapping[str, str]:

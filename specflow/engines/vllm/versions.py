@@ -82,6 +82,12 @@ def key(name: str) -> str:
     return f"{SPEC}.{name}"
 
 
+def option(flag: str) -> str:
+    """A flag on the command line; a key of the JSON object is spelled as the object has it."""
+    outer, dot, inner = flag.partition(".")
+    return f"--{outer.replace('_', '-')}{dot}{inner}"
+
+
 def keys_of(version: str) -> tuple[str, ...]:
     """Every key that the JSON object of a version takes."""
     return tuple(n.partition(".")[2] for n in flags_of(version).all if n.startswith(f"{SPEC}."))
