@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from specflow.engines.command_line import sayable
 from specflow.engines.flags import Flags
 from specflow.engines.outcome import TABLE_ROW, Effective, Fault, Refusal, Refused, no_value, shown
 from specflow.provenance import Origin
@@ -203,17 +202,50 @@ class Out:
         """A field the engine cannot have, and without which the recipe is another one."""
         self.refused.append(Gap(path, text, way_out))
 
-    def pass_through(self, engine: str, flags: Flags) -> None:
-        """The flags under `engine.NAME`, by their own names; one that a field says is refused.
+    def say(self, fields: Mapping[str, str]) -> None:
+        """Fields that somebody wrote, each as its flag."""
+        for path, flag in fields.items():
+            if self.wrote(path):
+                self.args[flag] = self[path]
 
-        Raises `Refusal` for a flag that the engine has not, or a value that is none of it.
+    def ask(self, title: str, names: Mapping[str, str], but: Collection[str] = ()) -> None:
+        """What was written of sampling, as parameters of requests.
+
+        names  of those that are called otherwise there
+        but    those that are left out
         """
+        for name in type(self.recipe.sampling).model_fields:
+            if name not in but and self.wrote(f"sampling.{name}"):
+                value = self[f"sampling.{name}"]
+                self.requests[names.get(name, name)] = list(value) if name == "stop" else value
+        if self.requests:
+            said = ", ".join(self.requests)
+            text = f"{title} takes {said} with each request, not when it starts"
+            self.bend("sampling", text)
+
+    def no_thresholds(self, how: str) -> None:
+        """Thresholds of acceptance, which an engine has not that accepts by a law."""
+        for path in ("verify.threshold_single", "verify.threshold_acc"):
+            if self[path] < 1.0:
+                self.refuse(path, f"{how}: it has no such threshold")
+
+    def own(self, engine: str) -> dict[str, Any]:
+        """The flags under `engine.NAME` as they are written; the variables there go across."""
         given = dict(self.recipe.engine.get(engine, {}))
         self.env |= variables(given.pop(ENV, None))
-        for name, value in sayable(flags, flags.checked(given)).items():
-            if name in self.args and self.args[name] != value:
-                at = f"engine.{engine}.{name}"
-                self.refuse(at, f"the fields of the recipe make it {self.args[name]!r}")
+        return given
+
+    def pass_through(
+        self, engine: str, flags: Mapping[str, Any], first: Collection[str] = ()
+    ) -> None:
+        """The flags under `engine.NAME`, by their own names; one that a field says is refused.
+
+        first  flags that go before the fields
+        """
+        for name, value in flags.items():
+            said = self.args.get(name)
+            if name in self.args and said != value and name not in first:
+                self.refuse(f"engine.{engine}.{name}", f"the fields of the recipe make it {said!r}")
             else:
                 self.args[name] = value
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from specflow.engines.base import NO_SHAPE, NO_TREE, Export, Out, model_of
+from specflow.engines.command_line import sayable
 from specflow.engines.llamacpp.builds import (
     DFLASH,
     DSPARK,
@@ -50,7 +51,7 @@ def to_args(recipe: ResolvedRecipe, build: Build) -> Export:
     out.commit("llama.cpp")
     _run(out, build)
     _sampling(out)
-    out.pass_through(NAME, build.flags)
+    out.pass_through(NAME, sayable(build.flags, build.flags.checked(out.own(NAME))))
     return out.done()
 
 
@@ -176,10 +177,7 @@ def _verify(out: Out, shape: str) -> None:
     if out["verify.accept"] in ("rejection", "block"):
         text = "llama.cpp draws from the target and compares, so fewer are accepted; same law"
         out.bend("verify.accept", text)
-    for name in ("threshold_single", "threshold_acc"):
-        if out[f"verify.{name}"] < 1.0:
-            text = "llama.cpp accepts what it draws from the target: it has no such threshold"
-            out.refuse(f"verify.{name}", text)
+    out.no_thresholds("llama.cpp accepts what it draws from the target")
 
 
 def _run(out: Out, build: Build) -> None:

@@ -6,6 +6,7 @@ import json
 from typing import TypeGuard
 
 from specflow.engines.base import Export, Out, model_of
+from specflow.engines.command_line import sayable
 from specflow.engines.configs import draft_config, target_config
 from specflow.engines.outcome import START, Effective, Refused
 from specflow.engines.sglang.env import LAG, RAGGED
@@ -45,8 +46,8 @@ def to_args(recipe: ResolvedRecipe, platform: str = "h100") -> Export:
         _accept(out, draft)
     out.commit("SGLang")
     _run(out)
-    _sampling(out)
-    out.pass_through("sglang", FLAGS)
+    out.ask("SGLang", {"seed": "sampling_seed"})
+    out.pass_through("sglang", sayable(FLAGS, FLAGS.checked(out.own("sglang"))))
     _pin_backend(out, platform)
     return out.done()
 
@@ -249,20 +250,6 @@ RUN = {
 
 def _run(out: Out) -> None:
     """What was written of a run; specflow's own defaults are for a laptop."""
-    for path, flag in RUN.items():
-        if out.wrote(path):
-            out.args[flag] = out[path]
+    out.say(RUN)
     if out.wrote("run.threads") and out["run.threads"]:
         out.lose("run.threads", "SGLang has no such flag")
-
-
-def _sampling(out: Out) -> None:
-    """What SGLang takes with each request."""
-    names = {"seed": "sampling_seed"}
-    for key in type(out.recipe.sampling).model_fields:
-        if out.wrote(f"sampling.{key}"):
-            value = out[f"sampling.{key}"]
-            out.requests[names.get(key, key)] = list(value) if key == "stop" else value
-    if out.requests:
-        said = ", ".join(out.requests)
-        out.bend("sampling", f"SGLang takes {said} with each request, not when it starts")

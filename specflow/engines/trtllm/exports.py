@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from specflow.engines.base import ENV, NO_SHAPE, NO_TREE, Export, Out, model_of, variables
+from specflow.engines.base import NO_SHAPE, NO_TREE, Export, Out, model_of
 from specflow.engines.flags import folded
 from specflow.engines.trtllm.lines import checked, spread
 from specflow.engines.trtllm.releases import (
@@ -55,7 +55,7 @@ def to_args(recipe: ResolvedRecipe, release: Release) -> Export:
         _draft(out, release, draft, shape)
     out.commit(TITLE)
     _run(out)
-    _sampling(out)
+    out.ask(TITLE, {"max_new_tokens": "max_tokens"})
     _pass_through(out, release)
     out.args = folded(out.args)
     return out.done()
@@ -150,10 +150,7 @@ def _accept(out: Out, release: Release, kind: str) -> None:
             out.bend("verify.accept", text)
     if out["sampling.temperature"] > 0 and not release.has("use_rejection_sampling"):
         _set(out, allow_advanced_sampling=True)  # else a draft in the model is greedy
-    for name in ("threshold_single", "threshold_acc"):
-        if out[f"verify.{name}"] < 1.0:
-            text = f"{TITLE} accepts by the target's law alone: it has no such threshold"
-            out.refuse(f"verify.{name}", text)
+    out.no_thresholds(f"{TITLE} accepts by the target's law alone")
 
 
 def _lookup(out: Out) -> None:
@@ -257,9 +254,7 @@ def _planned(out: Out, release: Release, kind: str) -> None:
 
 def _run(out: Out) -> None:
     """What was written of a run; specflow's own defaults are for a laptop."""
-    for path, flag in RUN.items():
-        if out.wrote(path):
-            out.args[flag] = out[path]
+    out.say(RUN)
     if out.wrote("run.prefill_chunk"):
         out.args["enable_chunked_prefill"] = True
         text = f"{TITLE}'s budget is of all tokens of a step, those that are decoded among them"
@@ -272,31 +267,12 @@ def _run(out: Out) -> None:
         out.lose("run.threads", f"{TITLE} has no such key")
 
 
-def _sampling(out: Out) -> None:
-    """What the server takes with each request."""
-    names = {"max_new_tokens": "max_tokens"}
-    for name in type(out.recipe.sampling).model_fields:
-        if out.wrote(f"sampling.{name}"):
-            value = out[f"sampling.{name}"]
-            out.requests[names.get(name, name)] = list(value) if name == "stop" else value
-    if out.requests:
-        said = ", ".join(out.requests)
-        out.bend("sampling", f"{TITLE} takes {said} with each request, not when it starts")
-
-
 def _pass_through(out: Out, release: Release) -> None:
     """The keys under `engine.trtllm`, nested or dotted; one that a field says is refused."""
-    given: dict[str, Any] = dict(out.recipe.engine.get(NAME, {}))
-    out.env |= variables(given.pop(ENV, None))
-    own = spread(checked(given, release))
-    for name, value in own.items():
-        said = out.args.get(name)
-        if name == key(TYPE) and value == EAGLE and said == EAGLE3:
-            continue  # an earlier name of the same
-        if name in out.args and said != value and name != OVERLAP:
-            out.refuse(f"engine.{NAME}.{name}", f"the fields of the recipe make it {said!r}")
-        else:
-            out.args[name] = value
+    own = spread(checked(out.own(NAME), release))
+    if own.get(key(TYPE)) == EAGLE and out.args.get(key(TYPE)) == EAGLE3:
+        own[key(TYPE)] = EAGLE3  # an earlier name of the same
+    out.pass_through(NAME, own, first=(OVERLAP,))
     kind = out.args.get(key(TYPE))
     if kind is not None:
         release.held(str(kind), out.args)

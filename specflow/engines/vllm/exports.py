@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from specflow.engines.base import ENV, NO_SHAPE, NO_TREE, Export, Out, model_of, variables
+from specflow.engines.base import NO_SHAPE, NO_TREE, Export, Out, model_of
 from specflow.engines.command_line import sayable
 from specflow.engines.flags import folded
 from specflow.engines.vllm.lines import flat
@@ -172,17 +170,12 @@ def _accept(out: Out, version: str) -> None:
     if rule == "block" and rule not in choices:
         text = f"vLLM {version} judges guesses one by one, by rejection; same law"
         out.bend("verify.accept", text)
-    for name in ("threshold_single", "threshold_acc"):
-        if out[f"verify.{name}"] < 1.0:
-            text = "vLLM accepts by the target's law alone: it has no such threshold"
-            out.refuse(f"verify.{name}", text)
+    out.no_thresholds("vLLM accepts by the target's law alone")
 
 
 def _run(out: Out) -> None:
     """What was written of a run; specflow's own defaults are for a laptop."""
-    for path, flag in RUN.items():
-        if out.wrote(path):
-            out.args[flag] = out[path]
+    out.say(RUN)
     if out.wrote("run.prefill_chunk"):
         text = "vLLM's budget is of all tokens of a step, those that are decoded among them"
         out.bend("run.prefill_chunk", text)
@@ -193,14 +186,7 @@ def _run(out: Out) -> None:
 
 
 def _pass_through(out: Out, version: str) -> None:
-    """The flags under `engine.vllm`; one that a field says otherwise is refused."""
-    given: dict[str, Any] = dict(out.recipe.engine.get("vllm", {}))
-    out.env |= variables(given.pop(ENV, None))
-    for name, value in sayable(flags_of(version), flat(given, version)).items():
-        has_it = name in out.args and out.args[name] != value
-        if has_it and not (name == key("method") and REFINES.get(value) == out.args[name]):
-            out.refuse(
-                f"engine.vllm.{name}", f"the fields of the recipe make it {out.args[name]!r}"
-            )
-        else:
-            out.args[name] = value
+    """The flags under `engine.vllm`; a method that refines the draft's own goes before it."""
+    own, method = flat(out.own("vllm"), version), key("method")
+    refined = REFINES.get(str(own.get(method))) == out.args.get(method)
+    out.pass_through("vllm", sayable(flags_of(version), own), first=(method,) if refined else ())
