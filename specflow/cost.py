@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from specflow.config_sizes import Attention, Sizes, Unknown
-from specflow.facts import CAUSAL_LM
-from specflow.formats import TAPS, named
+from specflow.formats import TAPS
 from specflow.graph import Op, Repeat, StepGraph, Variant
 from specflow.graph.check import launches
 from specflow.graph.ir import Buffer, Shape, Value
@@ -183,10 +182,8 @@ class Networks:
 
 def networks(recipe: ResolvedRecipe) -> Networks:
     """The sizes of the models of a recipe."""
-    net, sizes = recipe.facts.net, sizes_of(recipe)
-    known = net.format and net.format != CAUSAL_LM
-    carried = bool(known) and named(net.format).net.reads == TAPS
-    return Networks(*sizes, BYTES[recipe.run.dtype], carried)
+    carried = recipe.facts.net.reads == TAPS
+    return Networks(*sizes_of(recipe), BYTES[recipe.run.dtype], carried)
 
 
 def step_cost(recipe: ResolvedRecipe, *, context: int | None = None) -> StepCost:

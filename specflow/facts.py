@@ -45,6 +45,7 @@ MASK_PICKLE = "mask_embedding.pt"  # what some drafts replace the target's mask 
 OWN_EMBEDDING, OWN_HEAD = "has_own_embed", "has_own_lm_head"  # of a block draft's config
 FIRST_SCORED = block_config.FIRST_SCORED
 NO_BLOCK = block_config.BlockFacts()
+MISSING = "missing"  # the kind of problem of a model that is not here
 ELSEWHERE = "elsewhere"  # the kind of problem of a model that is not here, and need not be
 ASK = "`--hub` asks the Hub for its config and headers, `--facts FILE` has them in a file"
 NAME_ONE = "name a checkpoint folder, a .gguf file, or builtin:NAME"
@@ -99,9 +100,18 @@ class ModelFacts:
         return self.problem is not None and self.problem.kind == ELSEWHERE
 
     @property
+    def missing(self) -> bool:
+        """Whether it was looked for here, and is not."""
+        return self.problem is not None and self.problem.kind == MISSING
+
+    @property
     def text(self) -> Mapping[str, Any]:
         """What config.json says of the language model alone."""
         return text_of(self.config)
+
+    def says(self, flag: str) -> bool:
+        """Whether config.json has a flag that is on, at its top or with what is about text."""
+        return any(config.get(flag) is True for config in (self.config, self.text))
 
     @cached_property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -186,6 +196,12 @@ class DraftFacts:
     block: block_config.BlockFacts = NO_BLOCK
     problem: Problem | None = None
 
+    @property
+    def reads(self) -> str:
+        """What it reads of the target, as `formats.Net` says; empty where it is no such network."""
+        known = self.format not in ("", CAUSAL_LM)
+        return formats.named(self.format).net.reads if known else ""
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -268,12 +284,20 @@ def unread(reader: Callable[[str], ModelFacts]) -> Callable[[str], ModelFacts]:
 
     def look(model: str) -> ModelFacts:
         found = reader(model)
-        lacking = found.problem is not None and found.problem.kind == "missing"
-        if not lacking or model.startswith(BUILTIN) or not model.strip():
+        if not found.missing or model.startswith(BUILTIN) or not model.strip():
             return found
         return ModelFacts(model, problem=Problem(ELSEWHERE, f"`{model}` is not here", ASK))
 
     return look
+
+
+def hub_may_tell(found: ModelFacts, *, network: bool) -> bool:
+    """Whether the Hub's cache, or the Hub itself, may say more of a model than is known here.
+
+    network  the Hub is asked; then what is recorded of a model does not stand for it
+    """
+    lacking = found.missing or (network and bool(found.recorded))
+    return lacking and published.is_hub_name(found.model)
 
 
 def read_folder(folder: Path, model: str = "") -> ModelFacts:
@@ -351,8 +375,8 @@ def _network(target: ModelFacts, source: ModelFacts, own: bool) -> DraftFacts:
     block = NO_BLOCK
     if form.net.block == formats.CONTEXT:
         block = _block(target, source, ours)
-        embedding = embedding if _flag(source, OWN_EMBEDDING) else 0
-        head = head if "d2t" in ours or _flag(source, OWN_HEAD) else 0
+        embedding = embedding if source.says(OWN_EMBEDDING) else 0
+        head = head if "d2t" in ours or source.says(OWN_HEAD) else 0
     facts = DraftFacts(
         form.name,
         bundled=not own,
@@ -368,9 +392,9 @@ def _network(target: ModelFacts, source: ModelFacts, own: bool) -> DraftFacts:
         steps=formats.steps_of(ours) if form.net.own_layers else 1,
         fc_bias="steps.0.fc.bias" in ours,
         ordered_embeddings="masked_embedding.token_ordering" in ours,
-        norm_before_residual=_flag(source, "norm_before_residual"),
-        norm_output=_flag(source, "norm_output"),
-        norm_before_fc=_flag(source, "norm_before_fc"),
+        norm_before_residual=source.says("norm_before_residual"),
+        norm_output=source.says("norm_output"),
+        norm_before_fc=source.says("norm_before_fc"),
         block=block,
     )
 
@@ -484,10 +508,6 @@ def _rows(ours: Mapping[str, Tensor], names: Iterable[str]) -> int:
     """Rows of the first of these tensors that is there; 0 where none is."""
     shapes = (ours[name].shape for name in names if name in ours)
     return next((shape[0] for shape in shapes if shape), 0)
-
-
-def _flag(source: ModelFacts, name: str) -> bool:
-    return any(config.get(name) is True for config in (source.config, source.text))
 
 
 def _tap_ids(target: ModelFacts, source: ModelFacts, *, block: bool) -> tuple[int, ...]:
@@ -680,17 +700,21 @@ def _vocabulary(model: str, folder: Path) -> dict[str, int]:
     if file.stat().st_size > LARGEST_JSON:
         return {}
     try:
-        said = read_json(file) or {}
-        vocab = said["model"]["vocab"]
-        if isinstance(vocab, list):  # Unigram: pairs of a token and its score, in the order of ids
-            vocab = {token: at for at, (token, _) in enumerate(vocab)}
-        known = vocab | {each["content"]: each["id"] for each in said.get("added_tokens", [])}
+        known = words_of(read_json(file) or {})
         whole = all(type(i) is int and 0 <= i < 2**32 for i in known.values())
     except Exception as error:  # foreign text: no list of types is ever complete
         raise Refused(f"tokenizer.json of `{model}` is not a tokenizer") from error
     if not whole:
         raise Refused(f"tokenizer.json of `{model}` gives a token an id that is none")
-    return dict(known)
+    return known
+
+
+def words_of(said: Mapping[str, Any]) -> dict[str, int]:
+    """The tokens of a tokenizer.json and their ids; whatever is raised where it is none."""
+    vocab = said["model"]["vocab"]
+    if isinstance(vocab, list):  # Unigram: pairs of a token and its score, in the order of ids
+        vocab = {token: at for at, (token, _) in enumerate(vocab)}
+    return dict(vocab | {each["content"]: each["id"] for each in said.get("added_tokens", [])})
 
 
 def special_tokens(config: Mapping[str, Any]) -> dict[str, str]:

@@ -23,7 +23,7 @@ import yaml
 from specflow.errors import UsageError
 from specflow.facts import MASK_PICKLE, ModelFacts, read, read_folder
 from specflow.foreign_files import parse_yaml, read_bytes
-from specflow.headers import HOLES, INTEGERS, Tensor, read_integers, read_object
+from specflow.headers import HOLES, INTEGERS, WIDTHS, Tensor, read_integers, read_object
 
 VERSION = 1
 HEAD = "# What models say of themselves, for `specflow validate --facts FILE`.\n"
@@ -38,8 +38,8 @@ OBJECTS = {
 }
 KEYS = frozenset({*OBJECTS, "tokens", "tensors", "values", "files"})
 TABLES = re.compile(r"(model\.)?(d2t|t2d)")
-BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1}
-BYTES |= {"U64": 8, "U32": 4, "U16": 2, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1}
+OTHERS = {"U64": 8, "U32": 4, "U16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1}
+BYTES = WIDTHS | OTHERS  # of a number
 LARGEST = 256_000_000  # bytes of a facts file: the words of a few models, and their tensors
 WAY_OUT = "make it anew with `specflow validate RECIPE --write-facts FILE`"
 

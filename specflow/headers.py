@@ -76,7 +76,12 @@ def guarded(model: str, reader: Callable[[], T], otherwise: T) -> tuple[T, Probl
 def read_json(file: Path, most: int = LARGEST_JSON) -> dict[str, Any] | None:
     """A JSON object, or None where the file holds something else or too much."""
     content = content_of(file, most)
-    if content is None or parsed_size(content) > LARGEST_PARSED:
+    return None if content is None else parse_object(content)
+
+
+def parse_object(content: bytes) -> dict[str, Any] | None:
+    """A JSON object out of bytes, or None where they are something else or would take too much."""
+    if parsed_size(content) > LARGEST_PARSED:
         return None
     try:
         # As transformers does: UTF-8 and no mark before it, which `loads` of bytes would pass over.
@@ -237,12 +242,16 @@ def _tensor(file: Path, data: int, spec: Mapping[str, Any]) -> Tensor:
 
 def read_integers(model: str, name: str, tensor: Tensor) -> array[int]:
     """The values of a small integer tensor; a bool is 0 or 1."""
-    code = INTEGERS.get(tensor.dtype)
-    if code is None:
+    if tensor.dtype not in INTEGERS:
         raise Refused(f"`{name}` of `{model}` is stored as {tensor.dtype}, not as whole numbers")
     with tensor.file.open("rb") as opened:
         opened.seek(tensor.begin)
-        values = array(code, opened.read(tensor.end - tensor.begin))
+        return integers(opened.read(tensor.end - tensor.begin), tensor.dtype)
+
+
+def integers(content: bytes, dtype: str) -> array[int]:
+    """Whole numbers of one of INTEGERS out of their bytes."""
+    values = array(INTEGERS[dtype], content)
     if sys.byteorder == "big":
         values.byteswap()
     return values

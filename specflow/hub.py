@@ -6,17 +6,24 @@ so, by one small request a file: weights stay where they are, and nothing is wri
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from specflow.facts import ModelFacts, read_folder
+from specflow.facts import ModelFacts, hub_may_tell, read_folder, words_of
 from specflow.facts_file import OBJECTS, TABLES, folder_of
-from specflow.headers import INTEGERS, LARGEST_HEADER, LARGEST_JSON, Problem, Refused, guarded
-from specflow.published import is_hub_name
+from specflow.headers import (
+    INTEGERS,
+    LARGEST_HEADER,
+    LARGEST_JSON,
+    Problem,
+    Refused,
+    guarded,
+    integers,
+    parse_object,
+)
 
 AT_ONCE = 8  # requests for the headers of shards
 HEAD = 100_000  # bytes of a shard that are asked for first: most headers end there
@@ -37,8 +44,7 @@ def reader(otherwise: Callable[[str], ModelFacts], *, network: bool) -> Callable
 
     def look(model: str) -> ModelFacts:
         found = otherwise(model)
-        lacking = found.problem is not None and found.problem.kind == "missing"
-        if not is_hub_name(model) or not (lacking or (network and found.recorded)):
+        if not hub_may_tell(found, network=network):
             return found
         if model not in known:
             known[model] = _found(model, network=network) or found
@@ -105,27 +111,20 @@ def asked(model: str, fetch: Fetch) -> dict[str, Any]:
             tensors[name] = [str(spec["dtype"]), list(spec["shape"])]
             if TABLES.fullmatch(name) and spec["dtype"] in INTEGERS:
                 begin, end = (start + int(at) for at in spec["data_offsets"])
-                values[name] = _numbers(fetch(shard, begin, end) or b"", spec["dtype"])
+                values[name] = list(integers(fetch(shard, begin, end) or b"", spec["dtype"]))
     return found | {"tensors": tensors} | ({"values": values} if values else {})
 
 
 def _object(model: str, file: str, content: bytes) -> dict[str, Any]:
-    try:
-        said = json.loads(content.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise Refused(f"{file} of `{model}` on the Hub is not JSON") from error
-    if not isinstance(said, dict):
+    said = parse_object(content)
+    if said is None:
         raise Refused(f"{file} of `{model}` on the Hub is not a JSON object")
     return said
 
 
 def _tokens(model: str, said: Mapping[str, Any]) -> dict[str, int]:
     try:
-        vocab = said["model"]["vocab"]
-        if isinstance(vocab, list):
-            vocab = {token: at for at, (token, _) in enumerate(vocab)}
-        known: dict[str, int] = dict(vocab)
-        return known | {each["content"]: each["id"] for each in said.get("added_tokens", [])}
+        return words_of(said)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Refused(f"tokenizer.json of `{model}` on the Hub is not a tokenizer") from error
 
@@ -154,15 +153,6 @@ def _header(model: str, shard: str, fetch: Fetch) -> tuple[int, dict[str, Any]]:
     header = _object(model, shard, content[8 : 8 + length])
     header.pop("__metadata__", None)
     return 8 + length, header
-
-
-def _numbers(content: bytes, dtype: str) -> list[int]:
-    width = {"q": 8, "i": 4, "h": 2, "b": 1, "B": 1}[INTEGERS[dtype]]
-    signed = INTEGERS[dtype] != "B"
-    return [
-        int.from_bytes(content[at : at + width], "little", signed=signed)
-        for at in range(0, len(content), width)
-    ]
 
 
 def _fetcher(model: str) -> Fetch:

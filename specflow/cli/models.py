@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from specflow.facts import ModelFacts, read, unread
-from specflow.published import is_hub_name
+from specflow.facts import ModelFacts, hub_may_tell, read, unread
 from specflow.resolve import Reader
 
 
@@ -30,8 +29,7 @@ def reader_of(args: argparse.Namespace, *, needed: bool = False) -> Reader:
 
     def here(model: str) -> ModelFacts:
         found = read(model)
-        lacking = found.problem is not None and found.problem.kind == "missing"
-        if not is_hub_name(model) or not (lacking or (args.hub and found.recorded)):
+        if not hub_may_tell(found, network=args.hub):
             return found
         from specflow.hub import reader  # its client takes longer to import than all of this
 

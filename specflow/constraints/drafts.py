@@ -121,7 +121,7 @@ def hidden_size_mismatch(r: ResolvedRecipe) -> Iterator[Finding]:
 
 def _width_faults(net: DraftFacts, width: int) -> Iterator[str]:
     """What is of another width than the target, as what follows the draft's name."""
-    reads = named(net.format).net.reads
+    reads = net.reads
     if reads == TAPS and net.reads_width % width:
         yield f"reads rows of {net.reads_width}, which is no whole number of layers {width} wide"
     elif reads != TAPS and net.reads_width != width:

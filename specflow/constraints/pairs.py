@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specflow.constraints.drafts import holder, network, offsets
-from specflow.facts import DraftFacts, ModelFacts, text_of
+from specflow.facts import DraftFacts, ModelFacts
 from specflow.formats import TAPS, TARGET_KV, named
 from specflow.recipe import ResolvedRecipe
 from specflow.rules import Finding, rule
@@ -24,6 +24,7 @@ SCALES = re.compile(
 )
 _OF_LAYER = re.compile(r"model\.(?:mtp_)?layers\.(0|[1-9]\d{0,9})\.", re.ASCII)
 MOST_TOLD = 4  # tensors that look wrong which are told one by one
+TIED = "tie_word_embeddings"  # the head is the embedding
 DECLARED = ("draft_vocab_size", "draft_vocabulary_size")
 CONFIGS_OF_QUANTISERS = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")
 
@@ -76,6 +77,14 @@ def packed_weight(model: ModelFacts) -> tuple[str, str]:
     return next(found, ("", ""))
 
 
+def _packed(r: ResolvedRecipe) -> Iterator[tuple[str, ModelFacts, str, str]]:
+    """The models whose weights are stored packed: block, model, name and dtype of one of those."""
+    for block in ("target", "draft"):
+        name, dtype = packed_weight(r.facts[block])
+        if name:
+            yield block, r.facts[block], name, dtype
+
+
 def quantiser(model: ModelFacts) -> str:
     """What a checkpoint says it was quantised with; empty where it says nothing."""
     for config in (model.config, model.text):
@@ -90,24 +99,19 @@ def quantiser(model: ModelFacts) -> str:
     return ""
 
 
-def declared_vocabulary(draft: ModelFacts) -> int:
-    """How many words the config of a draft says it has; 0 where it does not say."""
+def fewer_words(draft: ModelFacts, target: ModelFacts, net: DraftFacts) -> int:
+    """How many words a draft says it has, where those are fewer than the target's; else 0."""
     said = (config.get(key) for config in (draft.config, draft.text) for key in DECLARED)
-    return next((n for n in said if type(n) is int and n > 0), 0)
-
-
-def tied(draft: ModelFacts) -> bool:
-    """Whether a config says that the head is the embedding."""
-    return any(c.get("tie_word_embeddings") is True for c in (draft.config, text_of(draft.config)))
+    words = next((n for n in said if type(n) is int and n > 0), net.map_size)
+    return words if words < target.vocab_size else 0
 
 
 def headless(r: ResolvedRecipe) -> bool:
     """Whether the draft is of a kind that brings a head, and brings none."""
     net = network(r)
-    if not net.format or not r.facts[holder(r)].tensors or net.vocab_size:
+    if net.reads != TAPS or not r.facts[holder(r)].tensors or net.vocab_size:
         return False
-    form = named(net.format).net
-    return form.own_head and form.reads == TAPS
+    return named(net.format).net.own_head
 
 
 def _rows_of(name: int, width: int) -> str:
@@ -143,10 +147,10 @@ def borrowed_head(r: ResolvedRecipe) -> Iterator[Finding]:
     the head is its own embedding; or say with `allow` that the target's head is meant.
     """
     draft, target = r.facts[holder(r)], r.facts["target"]
-    if not headless(r) or network(r).has_map or tied(draft):
+    net = network(r)
+    if not headless(r) or net.has_map or draft.says(TIED):
         return
-    declared = declared_vocabulary(draft)
-    if declared and target.vocab_size and declared < target.vocab_size:
+    if fewer_words(draft, target, net):
         return  # a head of its own is the only one that fits: SF066
     yield Finding(
         at=f"{holder(r)}.model",
@@ -233,8 +237,8 @@ def missing_draft_head(r: ResolvedRecipe) -> Iterator[Finding]:
     to borrow the target's head.
     """
     draft, target, net = r.facts[holder(r)], r.facts["target"], network(r)
-    words = declared_vocabulary(draft) or net.map_size
-    if not headless(r) or not words or words >= (target.vocab_size or words):
+    words = fewer_words(draft, target, net)
+    if not headless(r) or not words:
         return
     yield Finding(
         at=f"{holder(r)}.model",
@@ -273,10 +277,8 @@ def packed_without_config(r: ResolvedRecipe) -> Iterator[Finding]:
     ## Fix
     Take config.json from the quantised checkpoint, or the weights from the one that is not.
     """
-    for block in ("target", "draft"):
-        model = r.facts[block]
-        name, dtype = packed_weight(model)
-        if name and not quantiser(model):
+    for block, model, name, dtype in _packed(r):
+        if not quantiser(model):
             yield Finding(
                 at=f"{block}.model",
                 message=f"`{name}` of `{model.model}` is stored as {dtype} with scales beside it, "
@@ -311,10 +313,8 @@ def quantised_weights(r: ResolvedRecipe) -> Iterator[Finding]:
     ## Fix
     Name the checkpoint that is not quantised, or say with `allow` that an engine runs it.
     """
-    for block in ("target", "draft"):
-        model = r.facts[block]
-        name, dtype = packed_weight(model)
-        if name and quantiser(model):
+    for block, model, name, dtype in _packed(r):
+        if quantiser(model):
             yield Finding(
                 at=f"{block}.model",
                 message=f"`{model.model}` is quantised ({quantiser(model)}): specflow's own engine "
@@ -330,8 +330,7 @@ def _reaches_alone(r: ResolvedRecipe) -> bool:
     draft, net = r.facts["draft"], r.facts.net
     if not draft.model or draft.recorded or net.bundled or not net.format:
         return False
-    form = network(r).format
-    return not form or named(form).net.reads != TARGET_KV
+    return network(r).reads != TARGET_KV
 
 
 @rule("SF068", "draft-context-shorter", warning=True)
