@@ -70,12 +70,13 @@ def share(recipe: ResolvedRecipe, by: Deployment) -> Footprint:
     target, draft = sizes_of(recipe)
     if isinstance(target, Unknown) or isinstance(draft, Unknown):
         return footprint(recipe)  # which says what is not known
-    weights, width = _target_weights(target, by), by.kv_width
+    weights, width, held = _target_weights(target, by), by.kv_width, _most(target, by)
     beside = _draft_weights(draft, by) if draft is not None else 0
-    held = math.ceil(len(target.layers) / by.pipeline) / max(len(target.layers), 1)
     apart = by.tensor // by.groups
-    whole = math.ceil(_kept(target, recipe, apart, windows=False) * held) * width
-    kept = math.ceil(_kept(target, recipe, apart, windows=True) * held) * width
+    whole, kept = (
+        math.ceil(kept_numbers(target.layers, recipe, apart, windows=w) * held) * width
+        for w in (False, True)
+    )
     own, narrow = _draft_kv(draft, recipe, by)
     at, rest = positions(recipe), whole + own
     return Footprint(
@@ -91,32 +92,31 @@ def share(recipe: ResolvedRecipe, by: Deployment) -> Footprint:
     )
 
 
-def _target_weights(sizes: Sizes, by: Deployment) -> int:
-    """Of a pipeline the part with most layers; each group has the whole attention."""
+def _bytes(sizes: Sizes, by: Deployment) -> tuple[int, int, int]:
+    """Bytes of all weights, of the routed experts and of attention, as an engine keeps them."""
     stored = sizes.stored
     if stored is None or (by.dtype and not stored.packed):
         width = BYTES.get(by.dtype, HALF)
-        total, routed, attends = (n * width for n in (sizes.total, sizes.routed, sizes.attends))
-    else:
-        total, routed, attends = stored.total, stored.routed, stored.attends
-    most = math.ceil(len(sizes.layers) / by.pipeline) / max(len(sizes.layers), 1)
+        return sizes.total * width, sizes.routed * width, sizes.attends * width
+    return stored.total, stored.routed, stored.attends
+
+
+def _target_weights(sizes: Sizes, by: Deployment) -> int:
+    """Of a pipeline the part with most layers; each group has the whole attention."""
+    total, routed, attends = _bytes(sizes, by)
     layers = (total - routed - attends) / by.tensor + attends * by.groups / by.tensor
-    return math.ceil((layers + routed / by.experts) * most)
+    return math.ceil((layers + routed / by.experts) * _most(sizes, by))
+
+
+def _most(sizes: Sizes, by: Deployment) -> float:
+    """The share of the layers in the part of a pipeline that has most of them."""
+    return math.ceil(len(sizes.layers) / by.pipeline) / max(len(sizes.layers), 1)
 
 
 def _draft_weights(sizes: Sizes, by: Deployment) -> int:
     """Of a draft, which no pipeline cuts."""
-    stored = sizes.stored
-    if stored is None or (by.dtype and not stored.packed):
-        width = BYTES.get(by.dtype, HALF)
-        total, routed = sizes.total * width, sizes.routed * width
-    else:
-        total, routed = stored.total, stored.routed
+    total, routed, _ = _bytes(sizes, by)
     return math.ceil((total - routed) / by.draft + routed / by.experts)
-
-
-def _kept(sizes: Sizes, recipe: ResolvedRecipe, split: int, *, windows: bool) -> int:
-    return kept_numbers(sizes.layers, recipe, split, windows=windows)
 
 
 def _draft_kv(draft: Sizes | None, recipe: ResolvedRecipe, by: Deployment) -> tuple[int, int]:
@@ -124,7 +124,9 @@ def _draft_kv(draft: Sizes | None, recipe: ResolvedRecipe, by: Deployment) -> tu
     if draft is None:
         return 0, 0
     split, block = max(by.draft // by.groups, 1), draft_kv(recipe)
-    whole, kept = (_kept(draft, recipe, split, windows=w) * by.kv_width for w in (False, True))
+    whole, kept = (
+        kept_numbers(draft.layers, recipe, split, windows=w) * by.kv_width for w in (False, True)
+    )
     if block is not None:  # which may be told to keep fewer
         kept = min(kept, math.ceil(whole * block.slots / block.whole))
     return whole, kept

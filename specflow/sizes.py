@@ -65,12 +65,9 @@ def sizes_of_draft(facts: Facts) -> Sizes | Unknown:
         return target
     form = formats.named(net.format)
     if source.tensors:
-        found = _network(source, form, net, facts["target"].layers, target)
-    else:
-        known = known_config(source)
-        sized = config_sizes.network(source.model, known, form.net, net, target)
-        found = _recorded(source, sized)
-    return found
+        return _network(source, form, net, facts["target"].layers, target)
+    known = known_config(source)
+    return _recorded(source, config_sizes.network(source.model, known, form.net, net, target))
 
 
 def _recorded(facts: ModelFacts, sizes: Sizes | Unknown) -> Sizes | Unknown:
@@ -174,12 +171,17 @@ def _held(said: Attention, shapes: Mapping[str, tuple[int, ...]]) -> Attention:
     """A layer as its weights have it, where they are one matrix a projection."""
     if said.latent or not {"q", "o"} <= shapes.keys():
         return said
-    work = 2 * (shapes["q"][0] + shapes["o"][1])
-    if "k" not in shapes:
+    width, work = _widths(shapes)
+    if not width:
         return replace(said, work=work)
-    width = shapes["k"][0] + shapes.get("v", shapes["k"])[0]
     heads = max(width * said.heads // said.reads, 1)  # by weights, as wide as the config has them
     return replace(said, keeps=width if said.keeps else 0, reads=width, work=work, heads=heads)
+
+
+def _widths(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int]:
+    """Numbers kept of a position, 0 where a layer keeps none itself, and FLOPs of a pair."""
+    work = 2 * (shapes["q"][0] + shapes["o"][1])
+    return shapes["k"][0] + shapes.get("v", shapes["k"])[0] if "k" in shapes else 0, work
 
 
 def _network(
@@ -257,9 +259,8 @@ def _drafts(
         return latent(config)
     if not {"q", "o"} <= shapes.keys():
         return None
-    work = 2 * (shapes["q"][0] + shapes["o"][1])
-    if "k" in shapes:
-        width = shapes["k"][0] + shapes.get("v", shapes["k"])[0]
+    width, work = _widths(shapes)
+    if width:
         _, _, key, value = geometry(config, 0, sliding=bool(window))
         heads = max(width // max(key + value, 1), 1)
         return Attention(keeps=width, reads=width, work=work, window=window, heads=heads)

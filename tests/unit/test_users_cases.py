@@ -16,22 +16,13 @@ from specflow.diagnostics import Diagnostic, Severity
 from specflow.errors import RecipeError
 from specflow.load import loads
 from specflow.resolve import resolve
-from tests.checkpoint_files import Shapes, write
+from tests.checkpoint_files import Shapes, block, write
 
 VOCAB, HIDDEN, LAYERS = 256, 64, 8
 
 
 def layer(prefix: str, into: int = HIDDEN) -> Shapes:
-    return {
-        f"{prefix}self_attn.q_proj.weight": (HIDDEN, into),
-        f"{prefix}self_attn.k_proj.weight": (HIDDEN, into),
-        f"{prefix}self_attn.v_proj.weight": (HIDDEN, into),
-        f"{prefix}self_attn.o_proj.weight": (HIDDEN, HIDDEN),
-        f"{prefix}mlp.gate_proj.weight": (2 * HIDDEN, HIDDEN),
-        f"{prefix}mlp.up_proj.weight": (2 * HIDDEN, HIDDEN),
-        f"{prefix}mlp.down_proj.weight": (HIDDEN, 2 * HIDDEN),
-        f"{prefix}post_attention_layernorm.weight": (HIDDEN,),
-    }
+    return block(prefix, into, HIDDEN, keys=HIDDEN)
 
 
 TARGET: Shapes = {
