@@ -9,7 +9,7 @@ from specflow.diagnostics import closest
 from specflow.memory import draft_kv, draft_kv_text
 from specflow.provenance import Entry, Ledger, Origin
 from specflow.recipe import ResolvedRecipe
-from specflow.stages import COMMITS, DRAFTS, VERIFIES, Table
+from specflow.stages import COMMITS, DRAFTS, VERIFIES, Table, rows_with
 from specflow.stages.verify_ragged import STATIC, planned
 from specflow.tables import ENGINE_NAMES
 
@@ -102,7 +102,7 @@ def _holders(path: str) -> list[tuple[str, list[str]]]:
     keys = {"draft": "draft.algorithm", "verify": "verify.shape", "commit": "commit.draft_state"}
     stages: dict[str, Table[Any]] = {"draft": DRAFTS, "verify": VERIFIES, "commit": COMMITS}
     found = [
-        (keys[each], [row for row in table.names() if name in table[row].fields.model_fields])
+        (keys[each], rows_with(table, name))
         for each, table in stages.items()
         if block in ("", each)
     ]

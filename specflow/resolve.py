@@ -31,7 +31,7 @@ from specflow.recipe import (
 from specflow.recipe_text import typed
 from specflow.rules import Finding, diagnose
 from specflow.spans import Span
-from specflow.stages import COMMITS, DRAFTS, VERIFIES, Table
+from specflow.stages import COMMITS, DRAFTS, VERIFIES, Table, rows_with
 from specflow.stages.base import Derived, DraftStage, Missing
 from specflow.tables import (
     ALIASES,
@@ -516,14 +516,8 @@ class _Resolution:
         options = tuple(options)
         near = closest(name, options)
         message = f"`{name}` is not a field of {whose}"
-        others = [
-            n for n in DRAFTS.names() if block == "draft" and name in DRAFTS[n].fields.model_fields
-        ]
-        shapes = [
-            n
-            for n in VERIFIES.names()
-            if block == "verify" and name in VERIFIES[n].fields.model_fields
-        ]
+        others = rows_with(DRAFTS, name) if block == "draft" else []
+        shapes = rows_with(VERIFIES, name) if block == "verify" else []
         if shapes:
             message += f"; it goes with `verify.shape: {shapes[0]}`"
         if others:
