@@ -10,7 +10,6 @@ from specflow.memory import draft_kv, draft_kv_text
 from specflow.provenance import Entry, Ledger, Origin
 from specflow.recipe import ResolvedRecipe
 from specflow.stages import COMMITS, DRAFTS, VERIFIES, Table, rows_with
-from specflow.stages.verify_ragged import STATIC, planned
 from specflow.tables import ENGINE_NAMES
 
 COLUMNS = ("field", "value", "origin", "because")
@@ -34,6 +33,8 @@ def plan_text(recipe: ResolvedRecipe) -> list[str]:
     """What decides how much is verified, where a recipe could plan it."""
     if recipe.axes.shape != "ragged":
         return []
+    from specflow.stages.verify_ragged import STATIC, planned  # no other recipe loads it
+
     width = recipe["verify.num_draft_tokens"]
     if not planned(recipe):
         why = "`mode: static`" if recipe["verify.mode"] == STATIC else "no cost table"

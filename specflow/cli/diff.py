@@ -20,7 +20,6 @@ from specflow.cli.common import (
 from specflow.cli.models import add_models, reader_of
 from specflow.diff import Ran, Sides, as_json, at_engine, compared, diff
 from specflow.errors import UsageError
-from specflow.graph.show import show
 from specflow.lower import lower
 from specflow.recipe import ResolvedRecipe
 from specflow.resolve import Reader
@@ -121,6 +120,8 @@ def _at_engine(args: argparse.Namespace, a: ResolvedRecipe, b: ResolvedRecipe) -
 
 
 def _graph(recipe: ResolvedRecipe) -> str:
+    from specflow.graph.show import show
+
     return show(lower(recipe))
 
 
