@@ -47,7 +47,7 @@ class Moments:
 
 def look(facts: Facts) -> Facts:
     """The facts of a recipe, with what the weights of its draft give away."""
-    draft = _holder(facts)
+    draft = facts[facts.holder]
     readable = draft.tensors and draft.folder and not unseen(facts)
     return replace(facts, oddities=tuple(suspects(draft, facts)) if readable else ())
 
@@ -57,7 +57,7 @@ def unseen(facts: Facts) -> str:
 
     A model that cannot be read at all has a finding of its own.
     """
-    draft = _holder(facts)
+    draft = facts[facts.holder]
     if draft.problem is not None:
         return ""
     if draft.recorded:
@@ -65,11 +65,6 @@ def unseen(facts: Facts) -> str:
     if draft.folder is None:
         return "only safetensors in a folder are looked through"
     return "only its headers were read" if (draft.folder / HOLES).exists() else ""
-
-
-def _holder(facts: Facts) -> ModelFacts:
-    """The model that holds the draft."""
-    return facts["draft"] if facts["draft"].model else facts["target"]
 
 
 def suspects(draft: ModelFacts, facts: Facts) -> Iterator[tuple[str, str]]:

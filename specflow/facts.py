@@ -237,6 +237,11 @@ class Facts:
     def __getitem__(self, block: str) -> ModelFacts:
         return self.models.get(block, ModelFacts(""))
 
+    @property
+    def holder(self) -> str:
+        """The block whose checkpoint the draft lies in."""
+        return "draft" if self["draft"].model else "target"
+
     @cached_property
     def net(self) -> DraftFacts:
         """What the draft model is; where none is named, the one that the target brings along."""

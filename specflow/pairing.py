@@ -78,8 +78,8 @@ def fit(facts: Facts, findings: Sequence[Diagnostic]) -> tuple[Row, ...]:
         return ()
     if net.format == CAUSAL_LM and draft.model == target.model:
         net = DraftFacts()
-    source = draft if draft.model else target
-    return tuple(_judged(row, findings) for row in _rows(target, source, net))
+    rows = _rows(target, facts[facts.holder], net)
+    return tuple(_judged(row, findings) for row in rows)
 
 
 def _rows(target: ModelFacts, draft: ModelFacts, net: DraftFacts) -> Iterator[Row]:

@@ -205,7 +205,7 @@ class _Resolution:
         if alias is not None:
             because = f"{written} means {alias.means}: {alias.because}"
             others = {a.means for a in ALIASES[written]} - {alias.means}
-            if others and _holder(facts).elsewhere:
+            if others and facts[facts.holder].elsewhere:
                 because += f"; a draft that is not here may make it {' or '.join(sorted(others))}"
             self.ledger.rename(path, alias.means, because)
         return DRAFTS[alias.means if alias else written]
@@ -411,7 +411,7 @@ class _Resolution:
     ) -> Entry | None:
         """What a checkpoint says of a field, or a finding where it lacks what the field needs."""
         if isinstance(found, Derived):
-            source = _holder(facts)
+            source = facts[facts.holder]
             if found.origin is Origin.DERIVED and not source.elsewhere:
                 source = facts["target"]
             if source.elsewhere:
@@ -577,11 +577,6 @@ class _Resolution:
         self.found.append(
             Diagnostic(code, rule.name, Severity.ERROR, message, labels, (), help, fix)
         )
-
-
-def _holder(facts: checkpoints.Facts) -> checkpoints.ModelFacts:
-    """The model whose checkpoint the draft lies in."""
-    return facts["draft"] if facts["draft"].model else facts["target"]
 
 
 def _assumed(path: str, value: Any, model: checkpoints.ModelFacts) -> Entry:

@@ -59,7 +59,7 @@ UNDRIVEN_FAMILIES = {"deepseek_v4": "compressed_sparse_attention"}
 
 def holder(r: ResolvedRecipe) -> str:
     """The block whose checkpoint the draft lies in."""
-    return "draft" if r.facts["draft"].model else "target"
+    return r.facts.holder
 
 
 def network(r: ResolvedRecipe) -> DraftFacts:
