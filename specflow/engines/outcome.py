@@ -179,6 +179,14 @@ class Run:
         """Stop: the engine does not start."""
         raise Refusal(Refused(rule, reason, error))
 
+    def refuse_first(
+        self, rule: str, wrong: Mapping[str, bool], what: str = "", error: str = "ValueError"
+    ) -> None:
+        """Stop for the first reason that holds, if one does; `what` goes before it."""
+        for reason, holds in wrong.items():
+            if holds:
+                self.refuse(rule, f"{what}{reason}", error)
+
     def crash(self, rule: str, reason: str, error: str = "AssertionError") -> NoReturn:
         """Stop as the engine does: by an assertion or another exception that no user is told of."""
         self.refuse(rule, reason, error)

@@ -23,9 +23,7 @@ def host_cache(run: Run, given: Given) -> None:
         "does not go with HiSparse": run["enable_hisparse"],
         "needs latent attention": not given.target.mla,
     }
-    for reason, holds in wrong.items():
-        if holds:
-            run.refuse("O9", f"HiCache under DCP {reason}", "NotImplementedError")
+    run.refuse_first("O9", wrong, "HiCache under DCP ", error="NotImplementedError")
 
 
 def data_parallel(run: Run, given: Given) -> None:  # noqa: ARG001
@@ -65,9 +63,7 @@ def layernorm_sp(run: Run, given: Given) -> None:
         and not (muse and run[NAME] == "DFLASH"),
         "does not go with pipeline parallelism": run["pp_size"] > 1,
     }
-    for reason, holds in wrong.items():
-        if holds:
-            run.refuse("P13", f"--enable-layernorm-sp {reason}")
+    run.refuse_first("P13", wrong, "--enable-layernorm-sp ")
 
 
 def weight_cache(run: Run, given: Given) -> None:  # noqa: ARG001
@@ -93,9 +89,7 @@ def external_cache(run: Run, given: Given) -> None:  # noqa: ARG001
         "DCP": run["dcp_size"] > 1,
         "PD": run["disaggregation_mode"] != "null",
     }
-    for feature, on in kept.items():
-        if on:
-            run.refuse("O7", f"LMCache does not go with {feature}", "NotImplementedError")
+    run.refuse_first("O7", kept, "LMCache does not go with ", error="NotImplementedError")
 
 
 def _host_pool(run: Run) -> None:
@@ -141,6 +135,4 @@ def unified_memory(run: Run, given: Given) -> None:
         f"with {name} does not go with HiCache": eagle and run["enable_hierarchical_cache"],
         f"runs on {', '.join(dict.fromkeys(pages))}": not phases <= set(pages),
     }
-    for reason, holds in wrong.items():
-        if holds:
-            run.crash("O11", f"{flag} {reason}")
+    run.refuse_first("O11", wrong, f"{flag} ", error="AssertionError")

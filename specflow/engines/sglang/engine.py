@@ -111,9 +111,7 @@ def _multiplexing(run: Run) -> None:
         "no PD": run["disaggregation_mode"] != "null",
         "--disable-overlap-schedule": not run["disable_overlap_schedule"],
     }
-    for needed, missing in wrong.items():
-        if missing:
-            run.crash("4.11", f"PD multiplexing needs {needed}")
+    run.refuse_first("4.11", wrong, "PD multiplexing needs ", error="AssertionError")
 
 
 def _hisparse(run: Run, given: Given) -> None:
@@ -158,6 +156,4 @@ def _watermark(run: Run) -> None:
             "speculative_use_rejection_sampling"
         ],
     }
-    for reason, holds in wrong.items():
-        if holds:
-            run.refuse("S17", reason)
+    run.refuse_first("S17", wrong)

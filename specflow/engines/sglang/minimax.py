@@ -110,9 +110,7 @@ def _fp4_draft(run: Run, given: Given, name: str) -> None:
         "does not go with a pipeline": run["pp_size"] != 1,
         "does not go with PD": name == "DFLASH" and run["disaggregation_mode"] != "null",
     }
-    for reason, holds in wrong.items():
-        if holds:
-            run.refuse("K28", f"{name} on MiniMax-M3 in FP4 {reason}")
+    run.refuse_first("K28", wrong, f"{name} on MiniMax-M3 in FP4 ")
     if run["speculative_draft_kv_cache_dtype"] in (None, "auto"):
         run.set("speculative_draft_kv_cache_dtype", "bf16", "3.8", "a draft of MiniMax-M3 in FP4")
     if name == "DSPARK" and run[DRAFT_BACKEND] is None:

@@ -55,9 +55,8 @@ def context_parallel(run: Run, given: Given) -> None:
         and cut == "zigzag",
         "of MiMo-V2 needs --cp-strategy zigzag": arch in MIMO_V2 and cut != "zigzag",
     }
-    for reason, holds in wrong.items():
-        if on and holds:
-            run.refuse("4.11", f"--enable-prefill-cp {reason}")
+    if on:
+        run.refuse_first("4.11", wrong, "--enable-prefill-cp ")
     if on and width > 1 and arch in SHARED:
         _shared_ranks(run, arch)
         for key in ("linear_num_key_heads", "linear_num_value_heads"):
@@ -96,9 +95,7 @@ def _shared_ranks(run: Run, arch: str) -> None:
             "under PD it drafts by DFLASH alone": name != "DFLASH",
             "under PD it does not go with replicas": run["dp_size"] > 1 or run["ep_size"] > 1,
         }
-    for reason, holds in wrong.items():
-        if holds:
-            run.refuse("P15", f"context parallelism of {arch}: {reason}")
+    run.refuse_first("P15", wrong, f"context parallelism of {arch}: ")
 
 
 def kv_sharding(run: Run, given: Given) -> None:
@@ -186,6 +183,4 @@ def _shard_backend(run: Run, given: Given, *, cp: bool) -> None:
 
 
 def _refuse(run: Run, wrong: Wrong) -> None:
-    for reason, holds in wrong.items():
-        if holds:
-            run.refuse("P16", f"--enable-kv-cache-sharding {reason}")
+    run.refuse_first("P16", wrong, "--enable-kv-cache-sharding ")
