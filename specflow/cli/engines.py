@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specflow.cli.common import CLEAN, add_format
-from specflow.diagnostics import Diagnostic, Label, Severity, closest
+from specflow.diagnostics import Diagnostic, Severity, closest
 from specflow.engines import ENGINES
 from specflow.engines.base import Engine, Export
-from specflow.engines.findings import finding, gaps, of_others, overruled, refused
+from specflow.engines.findings import finding, gaps, of_others, overruled, refused, written_at
 from specflow.engines.outcome import Effective, Fault, Refusal, Refused
 from specflow.engines.versions import nearest
 from specflow.errors import UsageError
@@ -176,9 +176,7 @@ def resolved_by(asked: Asked, platform: str | None, recipe: ResolvedRecipe) -> F
 def _foreign(engine: str, fault: Fault, recipe: ResolvedRecipe) -> Diagnostic:
     """What a recipe says under `engine` that is none of the engine's, where it is written."""
     path = f"engine.{engine}.{fault.words[0]}" if fault.words else ""
-    place = recipe.ledger[path].place if path in recipe else None
-    labels = () if place is None else (Label(place.value, "", primary=True),)
-    return finding("SF114", fault.refused.reason, labels)
+    return finding("SF114", fault.refused.reason, written_at(path, recipe))
 
 
 def _starts_on(

@@ -316,7 +316,7 @@ def refused(
     return finding(
         "SF110",
         f"{engine} does not start on {platform}: {outcome.reason}",
-        labels=() if field is None else _labels(field, recipe),
+        labels=() if field is None else written_at(field, recipe),
         notes=(f"{_row(name, outcome.rule)}: {how}",),
         offer=", or ".join(ways) or None,
     )
@@ -358,7 +358,7 @@ def _about(reason: str, recipe: ResolvedRecipe) -> str | None:
     spoken = [field for word, field in _SPOKEN if word in reason]
     named = ["draft.algorithm"] if str(recipe["draft.algorithm"]) in said else []
     for field in (*(_field_of(flag, recipe) for flag in flags), *spoken, *values, *named):
-        if _labels(field, recipe):
+        if written_at(field, recipe):
             return field
     return None
 
@@ -369,7 +369,7 @@ def gaps(code: str, found: Iterable[Gap], recipe: ResolvedRecipe | None) -> list
         finding(
             code,
             f"`{gap.at}`: {gap.text}",
-            labels=_labels(gap.at, recipe) or _causes(gap.at, recipe),
+            labels=written_at(gap.at, recipe) or _causes(gap.at, recipe),
             offer=gap.way_out or None,
         )
         for gap in found
@@ -379,7 +379,7 @@ def gaps(code: str, found: Iterable[Gap], recipe: ResolvedRecipe | None) -> list
 def _causes(path: str, recipe: ResolvedRecipe | None) -> tuple[Label, ...]:
     """Where a field was written that decides one that nobody wrote: `draft.topk` makes a tree."""
     cause = "draft.topk" if path == "verify.shape" else "draft.algorithm"
-    return _labels(cause, recipe) if path.startswith(("verify.shape", "draft.")) else ()
+    return written_at(cause, recipe) if path.startswith(("verify.shape", "draft.")) else ()
 
 
 def of_others(engine: str, title: str, recipe: ResolvedRecipe) -> list[Diagnostic]:
@@ -394,12 +394,13 @@ def of_others(engine: str, title: str, recipe: ResolvedRecipe) -> list[Diagnosti
         goes = "does not go" if len(flags) == 1 else "do not go"
         said = f"`engine.{name}` is not for {title}: {_listed(flags)} {goes} across"
         offer = f"write what {title} is to have under `engine.{engine}`"
-        labels = _labels(f"engine.{name}.{next(iter(given))}", recipe)
+        labels = written_at(f"engine.{name}.{next(iter(given))}", recipe)
         out.append(finding("SF112", said, labels, offer=offer))
     return out
 
 
-def _labels(path: str, recipe: ResolvedRecipe | None) -> tuple[Label, ...]:
+def written_at(path: str, recipe: ResolvedRecipe | None) -> tuple[Label, ...]:
+    """Where somebody wrote a field, as labels; none where nobody did."""
     place = recipe.ledger[path].place if recipe is not None and path in recipe else None
     return () if place is None else (Label(place.value, "", primary=True),)
 
@@ -416,12 +417,12 @@ def overruled(
             message = f"{title} on {platform} will run {d.value!r}, not {d.asked!r}: `--{at}`"
             notes = (f"{_row(engine, d.rule)}: {d.because}",)
             offer = f"write {d.value!r} for `{field}`, or leave it out"
-            out.append(finding("SF116", message, _labels(field, recipe), notes, offer))
+            out.append(finding("SF116", message, written_at(field, recipe), notes, offer))
     for note in found.notes:
         if note.kind is not Kind.TOLD:
             said = f"{title} on {platform} {_IN_VAIN[note.kind]}: {note.text}"
             about = _about(note.text, recipe)
-            labels = () if about is None else _labels(about, recipe)
+            labels = () if about is None else written_at(about, recipe)
             code = "SF120" if note.kind is Kind.AT_START else "SF117"
             rows = (_row(engine, note.rule),)
             out.append(finding(code, said, labels, rows, _lifted(engine, note.text, about)))
