@@ -87,8 +87,8 @@ class Flags:
     def __contains__(self, name: object) -> bool:
         return name in self.all
 
-    @property
-    def defaults(self) -> dict[str, Any]:
+    @cached_property
+    def defaults(self) -> Mapping[str, Any]:
         """Every flag as it is where nobody says anything."""
         return {name: flag.default for name, flag in self.all.items()}
 

@@ -97,14 +97,17 @@ def as_args(flags: Flags, export: Export) -> str:
 
 def as_script(command: str, flags: Flags, export: Export) -> str:
     """A script that starts the server, with the files and variables it needs."""
+    groups = [f"  {part}" for part in _grouped(words(flags, export.args))]
+    return script(export, " \\\n".join([f"exec {command}", *groups]))
+
+
+def script(export: Export, last: str) -> str:
+    """A script that writes files, sets variables, and ends with a command."""
     lines = ["#!/bin/sh", "set -eu"]
     for name, text in export.files.items():
         lines += [f"cat > {shlex.quote(name)} <<'END'", *text.splitlines(), "END"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in export.env.items()]
-    lines += [f"exec {command} \\"]
-    lines += [f"  {part} \\" for part in _grouped(words(flags, export.args))]
-    lines[-1] = lines[-1].removesuffix(" \\")
-    return "\n".join(lines)
+    return "\n".join([*lines, last])
 
 
 def _grouped(found: Sequence[str]) -> list[str]:

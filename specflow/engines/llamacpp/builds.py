@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 
 from specflow.diagnostics import closest
 from specflow.engines.flags import Flags
@@ -187,9 +187,3 @@ _BUILDS = (
     _named("b11312", _ALL, _ALL, explicit=True, listed=True),
 )
 BUILDS: Mapping[str, Build] = {build.version: build for build in _BUILDS}
-
-
-@cache
-def build(version: str) -> Build:
-    """A build that is known."""
-    return BUILDS[version]

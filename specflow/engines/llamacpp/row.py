@@ -9,7 +9,7 @@ from specflow.engines import command_line, show
 from specflow.engines.base import NOTHING, Beside, Engine, Export, Import, Word, listed
 from specflow.engines.flags import Flags
 from specflow.engines.llamacpp import rules
-from specflow.engines.llamacpp.builds import BUILDS, TITLE, build
+from specflow.engines.llamacpp.builds import BUILDS, TITLE
 from specflow.engines.llamacpp.exports import NAME, to_args
 from specflow.engines.llamacpp.imports import from_args
 from specflow.engines.llamacpp.rules import effective
@@ -20,17 +20,17 @@ SERVER = "llama-server"
 
 
 def _flags(version: str) -> Flags:
-    return build(version).flags
+    return BUILDS[version].flags
 
 
 def _export(recipe: ResolvedRecipe, version: str, platform: str) -> Export:  # noqa: ARG001
-    return to_args(recipe, build(version))
+    return to_args(recipe, BUILDS[version])
 
 
 def _effective(
     recipe: ResolvedRecipe, export: Export, version: str, platform: str
 ) -> Effective | Refused:
-    return effective(recipe, export, build(version), platform)
+    return effective(recipe, export, BUILDS[version], platform)
 
 
 # Short forms of a switch that turn it off.
@@ -67,7 +67,7 @@ def _load(
     version: str,
     beside: Beside = NOTHING,  # noqa: ARG001 - a build has one default for every model
 ) -> Import:
-    return from_args(args, env, build(version))
+    return from_args(args, env, BUILDS[version])
 
 
 def _rows() -> Mapping[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -90,11 +91,9 @@ def _above(text: str) -> dict[str, Any]:
 def _script(export: Export, version: str) -> str:
     option, file = RELEASES[version].option, _file(export)
     model = shlex.quote(str(export.args.get("model", "MODEL")))
-    out = ["#!/bin/sh", "set -eu"]
-    if file:
-        out += [f"cat > {lines.FILE} <<'END'", file.rstrip("\n"), "END"]
-    out += [f"export {name}={shlex.quote(value)}" for name, value in export.env.items()]
-    return "\n".join([*out, f"exec {SERVER} {model}" + (f" {option} {lines.FILE}" if file else "")])
+    named = f" {option} {lines.FILE}" if file else ""
+    files = {lines.FILE: file} if file else {}
+    return show.script(replace(export, files=files), f"exec {SERVER} {model}{named}")
 
 
 def _python(export: Export, version: str) -> str:  # noqa: ARG001 - classes are the same in all
