@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from specflow.engines.flags import Flags
-from specflow.engines.outcome import TABLE_ROW, Effective, Fault, Refusal, Refused, no_value, shown
+from specflow.engines.outcome import Effective, Fault, Refusal, Refused, no_flag, no_value, shown
 from specflow.provenance import Origin
 from specflow.recipe import ResolvedRecipe, SamplingFields
 from specflow.stages import DRAFTS
@@ -47,7 +47,7 @@ def _text(name: object, value: object) -> str:
 
 
 def _no_variable(reason: str) -> NoReturn:
-    refused = Refused(TABLE_ROW, reason, "SystemExit")
+    refused = no_flag(reason)
     raise Refusal(refused, (Fault(refused, (ENV,)),))
 
 
@@ -351,6 +351,18 @@ def fits(path: str, value: Any) -> bool:
         return value in DTYPES
     least, most = _LIMITS[path]
     return isinstance(value, int) and least <= value <= most
+
+
+def ranges(slots: Iterable[tuple[int, Sequence[int]]], widest: int) -> list[tuple[int, int, int]]:
+    """Slots of adaptive steps as ranges of batch sizes, each with its most steps.
+
+    widest  where the last one ends, as a recipe's does not
+    """
+    found = sorted(slots)
+    starts = [1, *(size for size, _ in found[1:])]
+    ends = [*(start - 1 for start in starts[1:]), max(widest, starts[-1])]
+    most = [max(steps) for _, steps in found]
+    return list(zip(starts, ends, most, strict=True))
 
 
 def model_of(out: Out, block: str) -> str:

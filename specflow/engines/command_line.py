@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from specflow.engines import scripts
 from specflow.engines.flags import MOST_FAULTS, Flag, Flags, shown_key
-from specflow.engines.outcome import TABLE_ROW, Fault, Refusal, Refused
+from specflow.engines.outcome import Fault, Refusal, no_flag
 from specflow.engines.scripts import Line
 
 
@@ -59,7 +59,7 @@ def sayable(flags: Flags, args: Mapping[str, Any]) -> dict[str, Any]:
         elif flag.type.startswith("any") and value is True and not flags.alone:
             reason = f"{flag.option} takes values, and `true` is none"
         if reason:
-            faults.append(Fault(Refused(TABLE_ROW, reason, "SystemExit"), (name,)))
+            faults.append(Fault(no_flag(reason), (name,)))
     if faults:
         raise Refusal.of(faults)
     return dict(args)
@@ -116,7 +116,7 @@ def arguments(
         word, values, i = found[i], [], i + 1
         if not _is_option(word):
             reason = f"`{word[:60]}` is no flag"
-            faults.append(Fault(Refused(TABLE_ROW, reason, "SystemExit"), (word,)))
+            faults.append(Fault(no_flag(reason), (word,)))
             continue
         option, bound, value = word.partition("=") if flags.bound else (word, "", "")
         group = [word]
@@ -217,4 +217,4 @@ def _number(word: str) -> Any:
 
 
 def _refuse(reason: str) -> NoReturn:
-    raise Refusal(Refused(TABLE_ROW, reason, "SystemExit"))
+    raise Refusal(no_flag(reason))

@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import Any
 
 from specflow.diagnostics import closest
-from specflow.engines.outcome import TABLE_ROW, Fault, Refusal, Refused, no_value, shown
+from specflow.engines.outcome import Fault, Refusal, no_flag, no_value, shown
 
 MOST_FAULTS = 50  # that are told at once: for each, the nearest flag and other versions are asked
 
@@ -129,7 +129,7 @@ class Flags:
             options = [self.all[name].option for name in found]
             more = f" and {len(options) - 6} more" if len(options) > 6 else ""
             said = f"`{option}` begins {len(options)} flags: {', '.join(options[:6])}{more}"
-            raise Refusal(Refused(TABLE_ROW, said, "SystemExit"))
+            raise Refusal(no_flag(said))
         return self.all[found[0]].option if found else option
 
     def name_of(self, key: Any) -> str:
@@ -144,7 +144,7 @@ class Flags:
         if spelled in self._gone:
             hint = f": {self._gone[spelled]}"
         said = f"{self.title} has no flag `{spelled[:60]}`{hint}"
-        raise Refusal(Refused(TABLE_ROW, said, "SystemExit"))
+        raise Refusal(no_flag(said))
 
 
 def folded(args: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,15 +173,15 @@ def _typed(flag: Flag, value: Any) -> Any:
     kind = flag.type.rstrip("?")
     if unsaid := no_value(value):
         said = f"{flag.option}: {shown(value)} {unsaid}"
-        raise Refusal(Refused(TABLE_ROW, said, "SystemExit"))
+        raise Refusal(no_flag(said))
     if not _IS[kind](value):
         said = f"{flag.option} takes {_SAID[kind]}, not {shown(value)}"
-        raise Refusal(Refused(TABLE_ROW, said, "SystemExit"))
+        raise Refusal(no_flag(said))
     if flag.choices and value not in flag.choices:
         near = closest(str(value), flag.choices) or flag.choices[:6]
         hint = f"; did you mean {' or '.join(near)}?"
         said = f"{flag.option} has no choice {shown(value)}{hint}"
-        raise Refusal(Refused(TABLE_ROW, said, "SystemExit"))
+        raise Refusal(no_flag(said))
     return float(value) if kind == "float" else value
 
 

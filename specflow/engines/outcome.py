@@ -99,6 +99,11 @@ class Refused:
         return self.error in _DELIBERATE
 
 
+def no_flag(reason: str) -> Refused:
+    """What no command line of an engine takes."""
+    return Refused(TABLE_ROW, reason, "SystemExit")
+
+
 # SystemExit is how the command line refuses a flag.
 _DELIBERATE = frozenset({"ValueError", "NotImplementedError", "RuntimeError", "SystemExit"})
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from specflow.engines.outcome import TABLE_ROW, Refusal, Refused
+from specflow.engines.outcome import Refusal, no_flag
 
 Server = tuple[tuple[str, ...], ...]
 
@@ -455,4 +455,4 @@ def _closed(text: str, start: int) -> int:
 
 
 def _refuse(reason: str) -> NoReturn:
-    raise Refusal(Refused(TABLE_ROW, reason, "SystemExit"))
+    raise Refusal(no_flag(reason))

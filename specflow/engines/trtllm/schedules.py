@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from specflow.engines.base import ranges
+
 WIDEST = 2048  # the largest batch that TensorRT-LLM serves where nothing is said
 
 Slots = Iterable[tuple[int, tuple[int, ...]]]
@@ -11,13 +13,8 @@ Slots = Iterable[tuple[int, tuple[int, ...]]]
 
 def to_schedule(slots: Slots, *, upwards: bool) -> dict[int, int]:
     """The most steps of each slot, by the smallest batch of its range or by the largest."""
-    found = sorted(slots)
-    starts = [1, *(size for size, _ in found[1:])]
-    most = [max(steps) for _, steps in found]
-    if upwards:
-        return dict(zip(starts, most, strict=True))
-    ends = [*(start - 1 for start in starts[1:]), max(WIDEST, starts[-1])]
-    return dict(zip(ends, most, strict=True))
+    found = ranges(slots, WIDEST)
+    return {start if upwards else end: most for start, end, most in found}
 
 
 def to_slots(schedule: Mapping[int, int], *, upwards: bool) -> dict[int, list[int]]:

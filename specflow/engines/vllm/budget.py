@@ -8,10 +8,9 @@ from typing import Any
 from specflow.engines.outcome import TOLD, WARN, Run
 from specflow.engines.vllm.given import Given, architectures_of, text_of, whole
 from specflow.engines.vllm.methods import BARE, METHOD, TOKENS
-from specflow.engines.vllm.versions import has, key, since
+from specflow.engines.vllm.versions import SCHEDULE, has, key, since
 
 BATCHED, SEQS, SCHEDULED = "max_num_batched_tokens", "max_num_seqs", "max_num_scheduled_tokens"
-SCHEDULE = "num_speculative_tokens_per_batch_size"
 FEW = 8192  # below it vLLM warns of slow prefills
 # Methods whose number of guesses the first runner can change from step to step (0.33).
 CHANGING = ("ngram", "eagle", "eagle3", "mtp", "draft_model", "dflash")

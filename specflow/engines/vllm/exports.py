@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from specflow.engines.base import NO_SHAPE, NO_TREE, Export, Out, model_of
+from specflow.engines.base import NO_SHAPE, NO_TREE, Export, Out, model_of, ranges
 from specflow.engines.command_line import sayable
 from specflow.engines.flags import folded
 from specflow.engines.vllm.lines import flat
 from specflow.engines.vllm.names import REFINES, RUN, SERIAL, method_of
 from specflow.engines.vllm.sampling import to_requests
-from specflow.engines.vllm.versions import FACTS, flags_of, has, key, methods_of
+from specflow.engines.vllm.versions import FACTS, SCHEDULE, flags_of, has, key, methods_of
 from specflow.recipe import ResolvedRecipe
 
 WIDEST = 1024  # requests of a batch: the last slot of a schedule has an end, ours has none
@@ -90,19 +90,17 @@ def _serial(out: Out, version: str, draft: str) -> None:
 
 def _adaptive(out: Out, version: str) -> None:
     """Slots become a schedule: the most steps of each, whatever acceptance says."""
-    name = "num_speculative_tokens_per_batch_size"
-    if not has(version, name):
+    if not has(version, SCHEDULE):
         out.args[key("num_speculative_tokens")] = out["draft.num_steps"]
         out.lose("draft.adaptive", f"vLLM {version} has one number of guesses for every batch")
         return
-    slots = sorted(out["draft.adaptive_slots"])
-    starts = [1, *(size for size, _ in slots[1:])]
-    ends = [*(start - 1 for start in starts[1:]), max(WIDEST, starts[-1])]
-    most = [max(steps) for _, steps in slots]
-    out.args[key(name)] = [list(row) for row in zip(starts, ends, most, strict=True)]
-    out.args[key("num_speculative_tokens")] = max(1, *most)
-    if out["draft.num_steps"] != max(1, *most):
-        text = f"vLLM is told the most steps of all slots, {max(1, *most)}"
+    slots = out["draft.adaptive_slots"]
+    rows = ranges(slots, WIDEST)
+    out.args[key(SCHEDULE)] = [list(row) for row in rows]
+    most = max(1, *(steps for _, _, steps in rows))
+    out.args[key("num_speculative_tokens")] = most
+    if out["draft.num_steps"] != most:
+        text = f"vLLM is told the most steps of all slots, {most}"
         out.bend("draft.num_steps", text)
     if any(len(steps) > 1 for _, steps in slots):
         text = "vLLM takes the most steps of a slot, whatever acceptance says"

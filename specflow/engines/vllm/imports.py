@@ -25,6 +25,7 @@ from specflow.engines.vllm.methods import BARE, LOOKUPS, PATHS, SHORTHANDS
 from specflow.engines.vllm.names import DRAFTS, REFINES, RUN
 from specflow.engines.vllm.versions import (
     FACTS,
+    SCHEDULE,
     SPEC,
     flags_of,
     key,
@@ -33,8 +34,6 @@ from specflow.engines.vllm.versions import (
     renamed,
     since,
 )
-
-SCHEDULE = "num_speculative_tokens_per_batch_size"
 
 
 def from_args(

@@ -13,6 +13,8 @@ from specflow.engines.versions import numbers
 PACKAGE = "specflow.engines.vllm"
 SPEC = "speculative_config"  # the flag that is a JSON object; its keys are flags `SPEC.key` here
 
+SCHEDULE = "num_speculative_tokens_per_batch_size"  # a key of it
+
 
 @dataclass(frozen=True)
 class Facts:
