@@ -374,12 +374,13 @@ def _network(target: ModelFacts, source: ModelFacts, own: bool) -> DraftFacts:
         raise Refused(f"{said} of `{source.model}` are both for one place", "leave one of them out")
     names = formats.rename(source.tensors, form, target.layers)
     ours = {name: source.tensors[theirs] for name, theirs in names.items()}
-    hidden, reads = _widths(target, source, form.net, ours)
+    shapes = {name: tensor.shape for name, tensor in ours.items()}
+    hidden, reads = _widths(target, source, form.net, shapes)
     taps = form.net.reads == formats.TAPS
     embedding, head = _rows(ours, formats.EMBEDDINGS), _rows(ours, formats.HEADS)
     block = NO_BLOCK
     if form.net.block == formats.CONTEXT:
-        block = _block(target, source, ours)
+        block = _block(target, source, shapes)
         embedding = embedding if source.says(OWN_EMBEDDING) else 0
         head = head if "d2t" in ours or source.says(OWN_HEAD) else 0
     facts = DraftFacts(
@@ -406,7 +407,7 @@ def _network(target: ModelFacts, source: ModelFacts, own: bool) -> DraftFacts:
     def name_of(name: str) -> str:
         return names.get(name) or formats.would_be(name, form, target.layers) or name
 
-    unfit = next(_size_faults(target, source, form.net, facts, ours, name_of), "")
+    unfit = next(_size_faults(target, source, form.net, facts, shapes, name_of), "")
     return _judged(target, source, _bounded(facts), ours, unfit)
 
 
@@ -424,17 +425,16 @@ def _size_faults(
     source: ModelFacts,
     net: formats.Net,
     facts: DraftFacts,
-    ours: Mapping[str, Tensor],
+    shapes: Mapping[str, tuple[int, ...]],
     name_of: Callable[[str], str],
 ) -> Iterator[str]:
     """What is of another size than the config says, or too many, as what follows its name."""
-    shapes = {name: tensor.shape for name, tensor in ours.items()}
     lent = {
         *(() if facts.has_embedding else ("embed_tokens.weight",)),
         *(() if net.own_head or facts.vocab_size else ("lm_head.weight",)),
     }
     used = {name: shape for name, shape in shapes.items() if name not in lent}
-    stray = formats.stray_step(ours) if net.own_layers else None
+    stray = formats.stray_step(shapes) if net.own_layers else None
     found = [
         "" if stray is None else f"has a draft layer {stray}, and lacks others before it",
         taps_fault(max(len(facts.taps), facts.tap_count)),
@@ -447,10 +447,9 @@ def _size_faults(
 
 
 def _block(
-    target: ModelFacts, source: ModelFacts, ours: Mapping[str, Tensor]
+    target: ModelFacts, source: ModelFacts, shapes: Mapping[str, tuple[int, ...]]
 ) -> block_config.BlockFacts:
     """What a block draft says of its block."""
-    shapes = {name: tensor.shape for name, tensor in ours.items()}
     told = type(block_config.find(source.config, "mask_token_id")) is int
     vocabulary = {} if told else target.vocabulary
     try:
@@ -500,9 +499,11 @@ def _judged(
 
 
 def _widths(
-    target: ModelFacts, source: ModelFacts, net: formats.Net, ours: Mapping[str, Tensor]
+    target: ModelFacts,
+    source: ModelFacts,
+    net: formats.Net,
+    shapes: Mapping[str, tuple[int, ...]],
 ) -> tuple[int, int]:
-    shapes = {name: tensor.shape for name, tensor in ours.items()}
     try:
         return formats.widths(net, shapes, target.hidden_size)
     except ValueError as error:

@@ -22,9 +22,8 @@ def root() -> Path:
 
 def names() -> tuple[str, ...]:
     """Every pack recipe: `pico/ngram`."""
-    return tuple(
-        p.relative_to(root()).with_suffix("").as_posix() for p in sorted(root().rglob("*.yaml"))
-    )
+    top = root()
+    return tuple(p.relative_to(top).with_suffix("").as_posix() for p in sorted(top.rglob("*.yaml")))
 
 
 def inside(folder: str) -> tuple[str, ...]:
