@@ -2,7 +2,7 @@
 PYTHON ?= python
 export OMP_WAIT_POLICY = PASSIVE
 
-.PHONY: help check lint types layers recipes test slow gpu golden map rules format
+.PHONY: help check lint types layers recipes test slow gpu golden map pages rules format
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */\1\t/' | expand -t 12
@@ -38,6 +38,9 @@ golden:  ## rewrite golden files and diagnostics pages; read the diff
 
 map:  ## rewrite the map of the house in README.md
 	$(PYTHON) docs/make_map.py
+
+pages:  ## rewrite the pages of docs/ that are made of the code: rules, fields, words of engines
+	$(PYTHON) docs/make_pages.py
 
 rules:  ## list every rule
 	$(PYTHON) -m specflow rules

@@ -14,6 +14,7 @@ from specflow.layer_sizes import (
     Attention,
     Unknown,
     attention,
+    attention_weights,
     experts,
     geometry,
     layer_kinds,
@@ -29,6 +30,23 @@ SLIDING_STEPS = frozenset({"mimo_v2_flash"})  # MTP layers that are dense and se
 
 
 @dataclass(frozen=True)
+class Stored:
+    """Bytes of weights as a checkpoint has them.
+
+    routed   of all routed experts
+    attends  of the attention of a target's layers
+    dtypes   what they are stored as, in words
+    packed   narrower than any float that is loaded: an engine keeps them so
+    """
+
+    total: int
+    routed: int
+    attends: int
+    dtypes: str
+    packed: bool
+
+
+@dataclass(frozen=True)
 class Sizes:
     """The weights of a network, by what reads them, and the attention of its layers.
 
@@ -41,6 +59,8 @@ class Sizes:
     markov   passed through for each guess of a block that is told the one before
     steps    layers of its own that the draft steps have, where each has one
     hidden   width of what it reads, 0 where that does not matter
+    attends  of the attention of a target's layers, a part of `body`
+    stored   what they take as the checkpoint has them; None where that is not known
     """
 
     total: int
@@ -53,6 +73,8 @@ class Sizes:
     layers: tuple[Attention, ...] = ()
     steps: int = 1
     hidden: int = 0
+    attends: int = 0
+    stored: Stored | None = None
 
     @property
     def kept(self) -> int:
@@ -85,13 +107,14 @@ def whole(model: str, config: Mapping[str, Any]) -> Sizes | Unknown:
     if isinstance(layers, Unknown):
         return layers
     hidden, vocab = number(config, "hidden_size"), number(config, "vocab_size")
-    (body, tables), routed = stem(config), 0
+    (body, tables), routed, attends = stem(config), 0, 0
     kinds = layer_kinds(config, len(layers))
     for i, kind in enumerate(kinds):
         weights = layer_weights(config, family, i, sliding=kind == "sliding_attention")
         if weights is None or not (hidden and vocab):
             return Unknown(f"`{model}` does not say all sizes of its layers")
         body, routed = body + weights[0], routed + weights[1]
+        attends += attention_weights(config, family, i, sliding=kind == "sliding_attention")
     if routed and not all(experts(config)):
         return Unknown(f"`{model}` does not say how many experts a token has")
     return Sizes(
@@ -102,6 +125,7 @@ def whole(model: str, config: Mapping[str, Any]) -> Sizes | Unknown:
         experts=experts(config),
         layers=layers,
         hidden=hidden,
+        attends=attends,
     )
 
 
@@ -127,7 +151,8 @@ def network(
     if each is None or not layers:
         return Unknown(f"the sizes of the layers of `{model}` are not recorded")
     wide = hidden * (heads * key + groups * (key + value)) + hidden if net.block == "wide" else 0
-    width = groups * (key + value)
+    width, window = groups * (key + value), facts.block.window
+    attends = Attention(width, width, 2 * heads * (key + value), window, heads=groups)
     body = layers * each[0] + wide + hidden * (net.final_norm - (not net.input_norm))
     entry += hidden if net.block == CONTEXT else 0  # what was read is normed
     markov = facts.vocab_size or target.head // max(hidden, 1)
@@ -138,7 +163,7 @@ def network(
         body=body,
         entry=entry,
         markov=markov,
-        layers=(Attention(width, width, 2 * heads * (key + value), facts.block.window),) * layers,
+        layers=(attends,) * layers,
         hidden=hidden,
     )
 

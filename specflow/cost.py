@@ -12,17 +12,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from specflow.config_sizes import Attention, Sizes, Unknown
-from specflow.facts import CAUSAL_LM
-from specflow.formats import TAPS, named
+from specflow.formats import TAPS
 from specflow.graph import Op, Repeat, StepGraph, Variant
 from specflow.graph.device import launched
 from specflow.graph.ir import Buffer, Shape, Value
 from specflow.graph.ops import OPS
 from specflow.lower import lower
-from specflow.memory import BYTES, footprint
+from specflow.memory import BYTES, footprint, sizes_of
 from specflow.recipe import ResolvedRecipe
-from specflow.sizes import sizes_of_draft, sizes_of_target
-from specflow.stages import DRAFTS
 from specflow.stages.base import NARROW
 from specflow.stages.growing import adapts
 
@@ -185,13 +182,8 @@ class Networks:
 
 def networks(recipe: ResolvedRecipe) -> Networks:
     """The sizes of the models of a recipe."""
-    stage, net = DRAFTS[recipe.stages[0]], recipe.facts.net
-    draft = sizes_of_draft(recipe.facts) if stage.formats else None
-    known = net.format and net.format != CAUSAL_LM
-    carried = bool(known) and named(net.format).net.reads == TAPS
-    return Networks(
-        sizes_of_target(recipe.facts["target"]), draft, BYTES[recipe.run.dtype], carried
-    )
+    carried = recipe.facts.net.reads == TAPS
+    return Networks(*sizes_of(recipe), BYTES[recipe.run.dtype], carried)
 
 
 def step_cost(recipe: ResolvedRecipe, *, context: int | None = None) -> StepCost:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from specflow import formats
 from specflow.facts import CAUSAL_LM, Facts, ModelFacts
-from specflow.headers import FLOATS, Tensor
+from specflow.headers import FLOATS, HOLES, Tensor
 
 BUDGET = 64_000_000  # bytes read of all tensors together
 STRETCH = 65_536  # bytes read at one place
@@ -47,9 +47,24 @@ class Moments:
 
 def look(facts: Facts) -> Facts:
     """The facts of a recipe, with what the weights of its draft give away."""
-    draft = facts["draft"] if facts["draft"].model else facts["target"]
-    found = tuple(suspects(draft, facts)) if draft.tensors and draft.folder else ()
-    return replace(facts, oddities=found)
+    draft = facts[facts.holder]
+    readable = draft.tensors and draft.folder and not unseen(facts)
+    return replace(facts, oddities=tuple(suspects(draft, facts)) if readable else ())
+
+
+def unseen(facts: Facts) -> str:
+    """Why the weights of a draft were not looked through; empty where they were, or none is here.
+
+    A model that cannot be read at all has a finding of its own.
+    """
+    draft = facts[facts.holder]
+    if draft.problem is not None:
+        return ""
+    if draft.recorded:
+        return "only its config and headers are recorded in the package"
+    if draft.folder is None:
+        return "only safetensors in a folder are looked through"
+    return "only its headers were read" if (draft.folder / HOLES).exists() else ""
 
 
 def suspects(draft: ModelFacts, facts: Facts) -> Iterator[tuple[str, str]]:

@@ -38,19 +38,35 @@ class Label:
 
 @dataclass(frozen=True)
 class Drop:
-    """A fix that takes a field out; unsafe when it may change what the recipe means."""
+    """A fix that takes a field out; unsafe when it may change what the recipe means.
+
+    otherwise  the other answers there are, in words
+    """
 
     path: str
     safe: bool = True
+    otherwise: tuple[str, ...] = ()
+
+    @property
+    def does(self) -> str:
+        """What it does, in words."""
+        return f"leave `{self.path}` out"
 
 
 @dataclass(frozen=True)
 class Put:
-    """A fix that writes a value at a field; unsafe when it may change what the recipe means."""
+    """A fix that writes a value at a field; `safe` and `otherwise` as in `Drop`."""
 
     path: str
     value: Any
     safe: bool = True
+    otherwise: tuple[str, ...] = ()
+
+    @property
+    def does(self) -> str:
+        """What it does, in words."""
+        value = json.dumps(self.value, ensure_ascii=False)
+        return f"write `{self.path}: {value if isinstance(self.value, bool) else self.value}`"
 
 
 @dataclass(frozen=True)
@@ -60,9 +76,20 @@ class Rename:
     path: str
     name: str
     safe: bool = True
+    otherwise: tuple[str, ...] = ()
+
+    @property
+    def does(self) -> str:
+        """What it does, in words."""
+        return f"write `{self.name}` for `{self.path}`"
 
 
 Fix = Drop | Put | Rename
+
+
+def only_answer(fix: Fix) -> bool:
+    """Whether a fix is written without being asked for: it is the one answer, and a safe one."""
+    return fix.safe and not fix.otherwise
 
 
 @dataclass(frozen=True)
@@ -290,15 +317,15 @@ def _as_json(diagnostic: Diagnostic) -> dict[str, Any]:
 
 
 def _fix_as_json(fix: Fix | None) -> dict[str, Any] | None:
-    match fix:
-        case Drop(path, safe):
-            return {"action": "drop", "path": path, "safe": safe}
-        case Put(path, value, safe):
-            return {"action": "put", "path": path, "value": value, "safe": safe}
-        case Rename(path, name, safe):
-            return {"action": "rename", "path": path, "name": name, "safe": safe}
-        case None:
-            return None
+    if fix is None:
+        return None
+    action: dict[str, Any] = {"action": type(fix).__name__.lower(), "path": fix.path}
+    if isinstance(fix, Put):
+        action["value"] = fix.value
+    if isinstance(fix, Rename):
+        action["name"] = fix.name
+    # `safe` is what a tool asks before it writes a fix by itself.
+    return {**action, "safe": only_answer(fix), "otherwise": list(fix.otherwise)}
 
 
 _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}

@@ -14,12 +14,13 @@ from typing import Any
 
 from specflow.block_config import MOST_SIZE, MOST_TAPS, BlockFacts, find
 from specflow.formats import CONTEXT, GATED, RNN, VANILLA, Net
+from specflow.headers import LARGEST_NUMBER
 
 Shape = tuple[int, ...]
 OWN_BLOCKS = ("llama", "wide", CONTEXT)  # built by the draft's config; others by the target's
 SLIDING = "sliding_attention"
 DRIVEN = ("full_attention", SLIDING)
-LARGEST = 2**31
+MOST = 1e30  # a factor beyond it is none
 # What the library takes for a block draft's layers where a config says nothing.
 HEAD, KEYS = 128, 32
 NUMBERS = (
@@ -135,8 +136,9 @@ def taps_fault(count: int) -> str:
     return f"reads {count} layers, and {MOST_TAPS} are the most that are read" * (count > MOST_TAPS)
 
 
-def _finite(number: object) -> bool:
-    return type(number) in {int, float} and abs(number) < 1e30  # type: ignore[arg-type]
+def is_factor(said: Any) -> bool:
+    """Whether a config says a number that states may be multiplied by."""
+    return type(said) in {int, float} and abs(said) < MOST
 
 
 def _sizes(net: Net, text: Mapping[str, Any]) -> Sizes | str:
@@ -157,7 +159,7 @@ def _sizes(net: Net, text: Mapping[str, Any]) -> Sizes | str:
             value = found["hidden_size"] // found["num_attention_heads"]
         if value is None:
             return f"has no `{key}` in config.json"
-        if type(value) is not int or not 0 < value < LARGEST:
+        if type(value) is not int or not 0 < value < LARGEST_NUMBER:
             return f"has a `{key}` in config.json that is no size"
         found[key] = value
     return Sizes(*found.values())
@@ -175,7 +177,7 @@ def _odd(
         yield f"has {sizes.heads} heads, which do not divide a width of {sizes.width}"
     for key in NUMBERS:
         number = find(config, key)
-        if number is not None and not _finite(number):
+        if number is not None and not is_factor(number):
             yield f"has a `{key}` in config.json that is no number"
     kinds = text.get("layer_types")
     if kinds is None:

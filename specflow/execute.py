@@ -25,6 +25,7 @@ from specflow.codegen import emit
 from specflow.constraints.accept import lossy
 from specflow.diagnostics import Diagnostic
 from specflow.errors import RuntimeFault
+from specflow.interrupts import heed
 from specflow.lower import lower
 from specflow.memory import positions
 from specflow.models import loading
@@ -134,6 +135,7 @@ def execute(
 
 def open_target(recipe: ResolvedRecipe, watch: Stages) -> tuple[LanguageModel, Tokenizer]:
     """The target on its device, with its tokenizer; RuntimeFault where that cannot be."""
+    heed()
     if recipe.run.device == "cuda" and not torch.cuda.is_available():
         raise RuntimeFault(
             "`run.device: cuda` is asked for and this machine has no CUDA device; "
@@ -323,6 +325,7 @@ def decode(
         for request in requests:
             session.submit(request)
         while session.waiting or session.rows:
+            heed()
             for completion in session.step():
                 if sink is not None:
                     sink.write(completion)

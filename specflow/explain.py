@@ -9,8 +9,7 @@ from specflow.diagnostics import closest
 from specflow.memory import draft_kv, draft_kv_text
 from specflow.provenance import Entry, Ledger, Origin
 from specflow.recipe import ResolvedRecipe
-from specflow.stages import COMMITS, DRAFTS, VERIFIES, Table
-from specflow.stages.verify_ragged import STATIC, planned
+from specflow.stages import COMMITS, DRAFTS, VERIFIES, Table, rows_with
 from specflow.tables import ENGINE_NAMES
 
 COLUMNS = ("field", "value", "origin", "because")
@@ -34,6 +33,8 @@ def plan_text(recipe: ResolvedRecipe) -> list[str]:
     """What decides how much is verified, where a recipe could plan it."""
     if recipe.axes.shape != "ragged":
         return []
+    from specflow.stages.verify_ragged import STATIC, planned  # no other recipe loads it
+
     width = recipe["verify.num_draft_tokens"]
     if not planned(recipe):
         why = "`mode: static`" if recipe["verify.mode"] == STATIC else "no cost table"
@@ -102,7 +103,7 @@ def _holders(path: str) -> list[tuple[str, list[str]]]:
     keys = {"draft": "draft.algorithm", "verify": "verify.shape", "commit": "commit.draft_state"}
     stages: dict[str, Table[Any]] = {"draft": DRAFTS, "verify": VERIFIES, "commit": COMMITS}
     found = [
-        (keys[each], [row for row in table.names() if name in table[row].fields.model_fields])
+        (keys[each], rows_with(table, name))
         for each, table in stages.items()
         if block in ("", each)
     ]

@@ -32,7 +32,7 @@ from specflow.headers import (
     weight_files,
     whole_number,
 )
-from specflow.remembered import Stamp, stamp
+from specflow.remembered import KEPT, Stamp, stamp
 
 BUILTIN = "builtin:"
 PICO = Path(__file__).parent / "models" / "pico"
@@ -45,7 +45,9 @@ MASK_PICKLE = "mask_embedding.pt"  # what some drafts replace the target's mask 
 OWN_EMBEDDING, OWN_HEAD = "has_own_embed", "has_own_lm_head"  # of a block draft's config
 FIRST_SCORED = block_config.FIRST_SCORED
 NO_BLOCK = block_config.BlockFacts()
-KEPT = 8  # models and networks that are remembered, since many recipes name the same
+MISSING = "missing"  # the kind of problem of a model that is not here
+ELSEWHERE = "elsewhere"  # the kind of problem of a model that is not here, and need not be
+ASK = "`--hub` asks the Hub for its config and headers, `--facts FILE` has them in a file"
 NAME_ONE = "name a checkpoint folder, a .gguf file, or builtin:NAME"
 AS_SAID = "correct its config.json, download it again, or name another draft"
 FOR_ANOTHER = "name a draft that was made for this target"
@@ -93,9 +95,23 @@ class ModelFacts:
     recorded: str = ""
 
     @property
+    def elsewhere(self) -> bool:
+        """Whether nothing is known of it, as it is not here."""
+        return self.problem is not None and self.problem.kind == ELSEWHERE
+
+    @property
+    def missing(self) -> bool:
+        """Whether it was looked for here, and is not."""
+        return self.problem is not None and self.problem.kind == MISSING
+
+    @property
     def text(self) -> Mapping[str, Any]:
         """What config.json says of the language model alone."""
         return text_of(self.config)
+
+    def says(self, flag: str) -> bool:
+        """Whether config.json has a flag that is on, at its top or with what is about text."""
+        return any(config.get(flag) is True for config in (self.config, self.text))
 
     @cached_property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -180,6 +196,12 @@ class DraftFacts:
     block: block_config.BlockFacts = NO_BLOCK
     problem: Problem | None = None
 
+    @property
+    def reads(self) -> str:
+        """What it reads of the target, as `formats.Net` says; empty where it is no such network."""
+        known = self.format not in ("", CAUSAL_LM)
+        return formats.named(self.format).net.reads if known else ""
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -214,6 +236,11 @@ class Facts:
 
     def __getitem__(self, block: str) -> ModelFacts:
         return self.models.get(block, ModelFacts(""))
+
+    @property
+    def holder(self) -> str:
+        """The block whose checkpoint the draft lies in."""
+        return "draft" if self["draft"].model else "target"
 
     @cached_property
     def net(self) -> DraftFacts:
@@ -255,6 +282,27 @@ def _remembered(model: str, path: Path, reader: Callable[[], ModelFacts]) -> Mod
     facts = reader()
     _MODELS.append((model, path, now, facts))
     return facts
+
+
+def unread(reader: Callable[[str], ModelFacts]) -> Callable[[str], ModelFacts]:
+    """A reader for what runs nothing here: a model that is not here may be where a recipe runs."""
+
+    def look(model: str) -> ModelFacts:
+        found = reader(model)
+        if not found.missing or model.startswith(BUILTIN) or not model.strip():
+            return found
+        return ModelFacts(model, problem=Problem(ELSEWHERE, f"`{model}` is not here", ASK))
+
+    return look
+
+
+def hub_may_tell(found: ModelFacts, *, network: bool) -> bool:
+    """Whether the Hub's cache, or the Hub itself, may say more of a model than is known here.
+
+    network  the Hub is asked; then what is recorded of a model does not stand for it
+    """
+    lacking = found.missing or (network and bool(found.recorded))
+    return lacking and published.is_hub_name(found.model)
 
 
 def read_folder(folder: Path, model: str = "") -> ModelFacts:
@@ -326,14 +374,15 @@ def _network(target: ModelFacts, source: ModelFacts, own: bool) -> DraftFacts:
         raise Refused(f"{said} of `{source.model}` are both for one place", "leave one of them out")
     names = formats.rename(source.tensors, form, target.layers)
     ours = {name: source.tensors[theirs] for name, theirs in names.items()}
-    hidden, reads = _widths(target, source, form.net, ours)
+    shapes = {name: tensor.shape for name, tensor in ours.items()}
+    hidden, reads = _widths(target, source, form.net, shapes)
     taps = form.net.reads == formats.TAPS
     embedding, head = _rows(ours, formats.EMBEDDINGS), _rows(ours, formats.HEADS)
     block = NO_BLOCK
     if form.net.block == formats.CONTEXT:
-        block = _block(target, source, ours)
-        embedding = embedding if _flag(source, OWN_EMBEDDING) else 0
-        head = head if "d2t" in ours or _flag(source, OWN_HEAD) else 0
+        block = _block(target, source, shapes)
+        embedding = embedding if source.says(OWN_EMBEDDING) else 0
+        head = head if "d2t" in ours or source.says(OWN_HEAD) else 0
     facts = DraftFacts(
         form.name,
         bundled=not own,
@@ -349,16 +398,16 @@ def _network(target: ModelFacts, source: ModelFacts, own: bool) -> DraftFacts:
         steps=formats.steps_of(ours) if form.net.own_layers else 1,
         fc_bias="steps.0.fc.bias" in ours,
         ordered_embeddings="masked_embedding.token_ordering" in ours,
-        norm_before_residual=_flag(source, "norm_before_residual"),
-        norm_output=_flag(source, "norm_output"),
-        norm_before_fc=_flag(source, "norm_before_fc"),
+        norm_before_residual=source.says("norm_before_residual"),
+        norm_output=source.says("norm_output"),
+        norm_before_fc=source.says("norm_before_fc"),
         block=block,
     )
 
     def name_of(name: str) -> str:
         return names.get(name) or formats.would_be(name, form, target.layers) or name
 
-    unfit = next(_size_faults(target, source, form.net, facts, ours, name_of), "")
+    unfit = next(_size_faults(target, source, form.net, facts, shapes, name_of), "")
     return _judged(target, source, _bounded(facts), ours, unfit)
 
 
@@ -376,17 +425,16 @@ def _size_faults(
     source: ModelFacts,
     net: formats.Net,
     facts: DraftFacts,
-    ours: Mapping[str, Tensor],
+    shapes: Mapping[str, tuple[int, ...]],
     name_of: Callable[[str], str],
 ) -> Iterator[str]:
     """What is of another size than the config says, or too many, as what follows its name."""
-    shapes = {name: tensor.shape for name, tensor in ours.items()}
     lent = {
         *(() if facts.has_embedding else ("embed_tokens.weight",)),
         *(() if net.own_head or facts.vocab_size else ("lm_head.weight",)),
     }
     used = {name: shape for name, shape in shapes.items() if name not in lent}
-    stray = formats.stray_step(ours) if net.own_layers else None
+    stray = formats.stray_step(shapes) if net.own_layers else None
     found = [
         "" if stray is None else f"has a draft layer {stray}, and lacks others before it",
         taps_fault(max(len(facts.taps), facts.tap_count)),
@@ -399,10 +447,9 @@ def _size_faults(
 
 
 def _block(
-    target: ModelFacts, source: ModelFacts, ours: Mapping[str, Tensor]
+    target: ModelFacts, source: ModelFacts, shapes: Mapping[str, tuple[int, ...]]
 ) -> block_config.BlockFacts:
     """What a block draft says of its block."""
-    shapes = {name: tensor.shape for name, tensor in ours.items()}
     told = type(block_config.find(source.config, "mask_token_id")) is int
     vocabulary = {} if told else target.vocabulary
     try:
@@ -452,9 +499,11 @@ def _judged(
 
 
 def _widths(
-    target: ModelFacts, source: ModelFacts, net: formats.Net, ours: Mapping[str, Tensor]
+    target: ModelFacts,
+    source: ModelFacts,
+    net: formats.Net,
+    shapes: Mapping[str, tuple[int, ...]],
 ) -> tuple[int, int]:
-    shapes = {name: tensor.shape for name, tensor in ours.items()}
     try:
         return formats.widths(net, shapes, target.hidden_size)
     except ValueError as error:
@@ -465,10 +514,6 @@ def _rows(ours: Mapping[str, Tensor], names: Iterable[str]) -> int:
     """Rows of the first of these tensors that is there; 0 where none is."""
     shapes = (ours[name].shape for name in names if name in ours)
     return next((shape[0] for shape in shapes if shape), 0)
-
-
-def _flag(source: ModelFacts, name: str) -> bool:
-    return any(config.get(name) is True for config in (source.config, source.text))
 
 
 def _tap_ids(target: ModelFacts, source: ModelFacts, *, block: bool) -> tuple[int, ...]:
@@ -538,12 +583,11 @@ def _named(model: str) -> ModelFacts:
     found = published.record(model)
     if found is not None:
         return ModelFacts(model, recorded=published.source(found), **published.model_facts(found))
-    hub = f"; get it from the Hub with `hf download {model} --local-dir FOLDER`"
-    raise Refused(
-        f"`{model}` does not exist",
-        NAME_ONE + (hub if published.is_hub_name(model) else ""),
-        "missing",
-    )
+    hub = f"; get it from the Hub with `hf download {model} --local-dir FOLDER`, or judge it by "
+    hub += "what the Hub says of it with `specflow validate --hub`"
+    named = published.is_hub_name(model)
+    fault = "is not here, and nothing is recorded of it" if named else "does not exist"
+    raise Refused(f"`{model}` {fault}", NAME_ONE + (hub if named else ""), "missing")
 
 
 def _builtin(model: str) -> Path:
@@ -662,17 +706,21 @@ def _vocabulary(model: str, folder: Path) -> dict[str, int]:
     if file.stat().st_size > LARGEST_JSON:
         return {}
     try:
-        said = read_json(file) or {}
-        vocab = said["model"]["vocab"]
-        if isinstance(vocab, list):  # Unigram: pairs of a token and its score, in the order of ids
-            vocab = {token: at for at, (token, _) in enumerate(vocab)}
-        known = vocab | {each["content"]: each["id"] for each in said.get("added_tokens", [])}
+        known = words_of(read_json(file) or {})
         whole = all(type(i) is int and 0 <= i < 2**32 for i in known.values())
     except Exception as error:  # foreign text: no list of types is ever complete
         raise Refused(f"tokenizer.json of `{model}` is not a tokenizer") from error
     if not whole:
         raise Refused(f"tokenizer.json of `{model}` gives a token an id that is none")
-    return dict(known)
+    return known
+
+
+def words_of(said: Mapping[str, Any]) -> dict[str, int]:
+    """The tokens of a tokenizer.json and their ids; whatever is raised where it is none."""
+    vocab = said["model"]["vocab"]
+    if isinstance(vocab, list):  # Unigram: pairs of a token and its score, in the order of ids
+        vocab = {token: at for at, (token, _) in enumerate(vocab)}
+    return dict(vocab | {each["content"]: each["id"] for each in said.get("added_tokens", [])})
 
 
 def special_tokens(config: Mapping[str, Any]) -> dict[str, str]:

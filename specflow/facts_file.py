@@ -22,7 +22,8 @@ import yaml
 
 from specflow.errors import UsageError
 from specflow.facts import MASK_PICKLE, ModelFacts, read, read_folder
-from specflow.headers import INTEGERS, Tensor, read_integers, read_object
+from specflow.foreign_files import parse_yaml, read_bytes
+from specflow.headers import HOLES, INTEGERS, WIDTHS, Tensor, read_integers, read_object
 
 VERSION = 1
 HEAD = "# What models say of themselves, for `specflow validate --facts FILE`.\n"
@@ -37,12 +38,13 @@ OBJECTS = {
 }
 KEYS = frozenset({*OBJECTS, "tokens", "tensors", "values", "files"})
 TABLES = re.compile(r"(model\.)?(d2t|t2d)")
-BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1}
-BYTES |= {"U64": 8, "U32": 4, "U16": 2, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1}
+OTHERS = {"U64": 8, "U32": 4, "U16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1}
+BYTES = WIDTHS | OTHERS  # of a number
 LARGEST = 256_000_000  # bytes of a facts file: the words of a few models, and their tensors
 WAY_OUT = "make it anew with `specflow validate RECIPE --write-facts FILE`"
 
 Facts = Mapping[str, Mapping[str, Any]]
+Look = Callable[[str], ModelFacts]
 
 
 def facts_of(model: ModelFacts) -> dict[str, Any] | None:
@@ -65,13 +67,20 @@ def _tables(tensors: Mapping[str, Tensor]) -> Iterable[tuple[str, Tensor]]:
     return ((n, t) for n, t in tensors.items() if TABLES.fullmatch(n) and t.dtype in INTEGERS)
 
 
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    """What is said twice is written twice: no file of facts has an alias."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
+        """Of nothing an alias is written."""
+        return True
+
+
 def text_of(facts: Facts) -> str:
     """The text of a facts file."""
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     whole = {"facts": VERSION, "models": dict(facts)}
     return HEAD + yaml.dump(
         whole,
-        Dumper=dumper,
+        Dumper=_Dumper,
         sort_keys=False,
         default_flow_style=None,
         width=4096,
@@ -82,15 +91,16 @@ def text_of(facts: Facts) -> str:
 def read_facts(file: Path) -> Facts:
     """What a facts file holds; UsageError where it is none."""
     try:
-        if file.stat().st_size > LARGEST:
-            raise UsageError(f"`{file}` is larger than {LARGEST // 10**6} MB", WAY_OUT)
-        text = file.read_text(encoding="utf-8")
-        said = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        content = read_bytes(file, LARGEST)
     except OSError as error:
         reason = f"`--facts {file}` cannot be read: {(error.strerror or 'no file').lower()}"
         raise UsageError(reason, "name a facts file") from error
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise UsageError(f"`{file}` is not YAML in UTF-8", WAY_OUT) from error
+    except ValueError as error:
+        raise UsageError(f"`--facts {file}` cannot be read: {error}", WAY_OUT) from error
+    try:
+        said = parse_yaml(content.decode("utf-8"))
+    except ValueError as error:
+        raise UsageError(f"`{file}` is not YAML in UTF-8: {error}"[:300], WAY_OUT) from error
     models = said.get("models") if isinstance(said, Mapping) else None
     if not isinstance(models, Mapping) or said.get("facts") != VERSION:
         raise UsageError(f"`{file}` is no facts file of version {VERSION}", WAY_OUT)
@@ -112,21 +122,21 @@ def _fault(each: Any) -> str:
     return "" if whole else "no list of files"
 
 
-def reader(facts: Facts) -> Callable[[str], ModelFacts]:
-    """`facts.read`, for the models of a facts file; any other model is read where it is."""
+def reader(facts: Facts, otherwise: Look = read) -> Look:
+    """What models say, by a facts file; any other model is read where it is."""
     made: dict[str, ModelFacts] = {}
 
     def look(model: str) -> ModelFacts:
         if model not in facts:
-            return read(model)
+            return otherwise(model)
         if model not in made:
-            made[model] = read_folder(_folder_of(model, facts), model)
+            made[model] = read_folder(folder_of(model, facts), model)
         return made[model]
 
     return look
 
 
-def _folder_of(model: str, facts: Facts) -> Path:
+def folder_of(model: str, facts: Facts) -> Path:
     """A folder that says of a model, and of the drafts that lie in it, what a facts file says."""
     folder = Path(tempfile.mkdtemp(prefix="specflow-facts-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -151,6 +161,7 @@ def _make(folder: Path, model: str, said: Mapping[str, Any]) -> None:
             (folder / Path(str(name)).name).touch()
         if said.get("tensors"):
             write_holes(folder / "model.safetensors", said["tensors"], said.get("values", {}))
+            (folder / HOLES).touch()
     except (AttributeError, KeyError, OSError, TypeError, ValueError, struct.error) as error:
         raise UsageError(f"the facts of `{model}` are not whole: {error}", WAY_OUT) from error
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from specflow import packs
-from specflow.diagnostics import Diagnostic, Drop, Fix, Put, Rename
+from specflow.diagnostics import Diagnostic, Drop, Fix, Put, Rename, only_answer
 from specflow.errors import RecipeError, RuntimeFault
 from specflow.facts import read as read_model
 from specflow.load import COMMAND_LINE, load
@@ -85,8 +85,8 @@ class _Work:
 
     def write(self, recipe: Recipe, found: Diagnostic, fix: Fix) -> None:
         """One fix, in the text of the file where its field stands."""
-        if not fix.safe and not self.unsafe:
-            raise Unfixable("it may change what the recipe means; `--unsafe-fixes` writes it too")
+        if not only_answer(fix) and not self.unsafe:
+            raise Unfixable(_waits(fix))
         source, fix = home_of(recipe, fix)
         trial = {**self.after, source.name: edit(source, fix)}
         _, after = self.look(trial)
@@ -127,6 +127,14 @@ def fix_recipe(
     left = {(d.code, d.fix) for d in found}
     skipped = tuple(s for key, s in work.skipped.items() if key in left)
     return Fixed(work.before, work.after, tuple(work.done), skipped, tuple(found))
+
+
+def _waits(fix: Fix) -> str:
+    """Why a fix is not written unasked, and what there is to choose between."""
+    if not fix.otherwise:
+        return f"to {fix.does} may change what the recipe means; `--unsafe-fixes` writes it too"
+    answers = "; or ".join((fix.does, *fix.otherwise))
+    return f"there is more than one answer: {answers}; `--unsafe-fixes` writes the first"
 
 
 def home_of(recipe: Recipe, fix: Fix) -> tuple[Source, Fix]:
@@ -205,9 +213,28 @@ def edit(source: Source, fix: Fix) -> str:
             text = _rename(source, root, steps, name)
     after = Source(source.name, text)
     meant = _applied(plain(root), steps, fix)
-    if plain(_tree(after)) != meant or comments(after) != comments(source):
+    before, now = comments(source), comments(after)
+    gone = _behind(source, root, steps) if isinstance(fix, Drop) else Counter()
+    if plain(_tree(after)) != meant or now - before or before - now - gone:
         raise Unfixable("its place in the text is one that is safer changed by hand")
     return text
+
+
+def _behind(source: Source, root: Node, steps: Sequence[str]) -> Counter[str]:
+    """The comments that stand behind what is dropped, on its lines: they go with it."""
+    holder, item = _dropped(root, steps)
+    if _is_flow(holder):
+        return Counter()
+    said = dict(_comments(source, root))
+    lines = _lines(source, *_extent(item.place))
+    found = [(at, end) for at, end in said.items() if any(a <= at < b for a, b in lines)]
+    return Counter(source.text[at:end] for at, end in found if _is_behind(source, at))
+
+
+def _is_behind(source: Source, at: int) -> bool:
+    """Whether something stands before a comment on its line."""
+    begin = source.starts[source.locate(at)[0] - 1]
+    return bool(source.text[begin:at].strip())
 
 
 def comments(source: Source) -> Counter[str]:
@@ -270,15 +297,20 @@ def _extent(place: Place) -> tuple[int, int]:
 
 
 def _drop(source: Source, root: Node, steps: Sequence[str]) -> str:
-    """The text without an item, nor the blocks that hold nothing else; comments stay."""
+    """The text without an item, nor the blocks that hold nothing else; comments above stay."""
+    holder, item = _dropped(root, steps)
+    if _is_flow(holder):
+        return _drop_flow(source, root, holder, item)
+    return _without_lines(source, root, *_extent(item.place), behind=False)
+
+
+def _dropped(root: Node, steps: Sequence[str]) -> tuple[Node, Node]:
+    """What goes with an item: the outermost block that holds nothing else; and what holds that."""
     chain = _chain(root, steps)
     at = len(chain) - 1
     while at > 1 and len(children(chain[at - 1])) == 1:
         at -= 1
-    holder, item = chain[at - 1], chain[at]
-    if _is_flow(holder):
-        return _drop_flow(source, root, holder, item)
-    return _drop_lines(source, root, item)
+    return chain[at - 1], chain[at]
 
 
 def _drop_flow(source: Source, root: Node, holder: Node, item: Node) -> str:
@@ -307,12 +339,11 @@ def _drop_flow(source: Source, root: Node, holder: Node, item: Node) -> str:
     return text
 
 
-def _drop_lines(source: Source, root: Node, item: Node) -> str:
-    """Take the lines of an item out; what was a comment on them stays, on a line of its own."""
-    return _without_lines(source, root, *_extent(item.place))
+def _without_lines(source: Source, root: Node, start: int, end: int, *, behind: bool) -> str:
+    """The text without the lines of an item; comments among them stay, on lines of their own.
 
-
-def _without_lines(source: Source, root: Node, start: int, end: int) -> str:
+    behind  whether those stay that stand behind what is taken out, on its line
+    """
     text = source.text
     line = source.starts[source.locate(start)[0] - 1]
     if text[line:start].strip(" ") not in ("", "-"):
@@ -321,7 +352,7 @@ def _without_lines(source: Source, root: Node, start: int, end: int) -> str:
     kept = ""
     for begin, stop in _lines(source, line, end):
         at = next((i for i in range(begin, stop) if i in said), None)
-        if at is not None:
+        if at is not None and (behind or not _is_behind(source, at)):
             indent = text[begin:at][: len(text[begin:at]) - len(text[begin:at].lstrip(" "))]
             kept += indent + text[at:stop]
     last = _lines(source, line, end)[-1][1]
@@ -368,7 +399,7 @@ def _in_place_of_lines(source: Source, root: Node, item: Node, key: Span, spelle
     """A value behind its key, in the place of the lines below it."""
     colon = source.text.index(":", key.end) + 1
     start, end = item.place.value.start, item.place.value.end
-    after = _without_lines(source, root, start, end)
+    after = _without_lines(source, root, start, end, behind=True)
     return f"{after[:colon]} {spelled}{after[colon:]}"
 
 

@@ -355,7 +355,8 @@ def steps_of(ours: Iterable[str]) -> int:
 def stray_step(ours: Iterable[str]) -> int | None:
     """A draft step that has a layer while one before it has none."""
     names = tuple(ours)
-    return min((at for at in _steps(names) if at > steps_of(names)), default=None)
+    first = steps_of(names)
+    return min((at for at in _steps(names) if at > first), default=None)
 
 
 def _steps(ours: Iterable[str]) -> set[int]:

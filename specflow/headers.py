@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from specflow.foreign_files import read_bytes
 from specflow.header_entries import entries
 
 LARGEST_JSON = 64_000_000  # bytes; a tokenizer of 256k tokens is about 30 MB
@@ -24,6 +25,7 @@ LARGEST_HEADER = 100_000_000  # bytes; the format's own limit, and ours for all 
 MOST_TENSORS = 2_000_000  # of a checkpoint; a few hundred bytes each
 LARGEST_NUMBER = 2**31
 FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}  # bytes of the dtypes that are loaded
+HOLES = ".holes"  # beside weights that were made of a header alone
 INTEGERS = {"I64": "q", "I32": "i", "I16": "h", "I8": "b", "U8": "B", "BOOL": "B"}
 WIDTHS = FLOATS | {dtype: array(code).itemsize for dtype, code in INTEGERS.items()}
 AGAIN = "download it again"
@@ -32,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Problem:
-    """Why a checkpoint cannot be used: `kind` is missing, unreadable or misfit."""
+    """Why a checkpoint cannot be used: `kind` is missing, elsewhere, unreadable or misfit."""
 
     kind: str
     message: str
@@ -74,7 +76,12 @@ def guarded(model: str, reader: Callable[[], T], otherwise: T) -> tuple[T, Probl
 def read_json(file: Path, most: int = LARGEST_JSON) -> dict[str, Any] | None:
     """A JSON object, or None where the file holds something else or too much."""
     content = content_of(file, most)
-    if content is None or parsed_size(content) > LARGEST_PARSED:
+    return None if content is None else parse_object(content)
+
+
+def parse_object(content: bytes) -> dict[str, Any] | None:
+    """A JSON object out of bytes, or None where they are something else or would take too much."""
+    if parsed_size(content) > LARGEST_PARSED:
         return None
     try:
         # As transformers does: UTF-8 and no mark before it, which `loads` of bytes would pass over.
@@ -85,11 +92,11 @@ def read_json(file: Path, most: int = LARGEST_JSON) -> dict[str, Any] | None:
 
 
 def content_of(file: Path, most: int) -> bytes | None:
-    """All of a file, or None where it is longer; some files say no size until they are read."""
-    with file.open("rb") as opened:
-        content = opened.read(min(file.stat().st_size, most) + 1)
-        content += opened.read(most) if len(content) <= most else b""
-    return content if len(content) <= most else None
+    """All of a regular file; None where it is none, or longer."""
+    try:
+        return read_bytes(file, most)
+    except ValueError:
+        return None
 
 
 def parsed_size(content: bytes) -> int:
@@ -235,12 +242,16 @@ def _tensor(file: Path, data: int, spec: Mapping[str, Any]) -> Tensor:
 
 def read_integers(model: str, name: str, tensor: Tensor) -> array[int]:
     """The values of a small integer tensor; a bool is 0 or 1."""
-    code = INTEGERS.get(tensor.dtype)
-    if code is None:
+    if tensor.dtype not in INTEGERS:
         raise Refused(f"`{name}` of `{model}` is stored as {tensor.dtype}, not as whole numbers")
     with tensor.file.open("rb") as opened:
         opened.seek(tensor.begin)
-        values = array(code, opened.read(tensor.end - tensor.begin))
+        return integers(opened.read(tensor.end - tensor.begin), tensor.dtype)
+
+
+def integers(content: bytes, dtype: str) -> array[int]:
+    """Whole numbers of one of INTEGERS out of their bytes."""
+    values = array(INTEGERS[dtype], content)
     if sys.byteorder == "big":
         values.byteswap()
     return values

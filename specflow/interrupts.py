@@ -26,6 +26,12 @@ def seen() -> bool:
     return bool(_SEEN)
 
 
+def heed() -> None:
+    """Raise again what a library kept to itself: an import of C does so now and then."""
+    if _SEEN:
+        raise KeyboardInterrupt
+
+
 def _interrupt(number: int, _frame: FrameType | None) -> None:
     _SEEN.append(number)
     raise KeyboardInterrupt

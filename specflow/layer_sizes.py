@@ -47,6 +47,8 @@ class Attention:
     work    FLOPs of a query and a position: scores, then their sum of values
     window  positions seen, 0 for all
     latent  it keeps latents that all heads share
+    narrow  what it keeps where latents are kept as they are; 0 where that is no less
+    heads   key-value heads, which is how far what it keeps can be split
     """
 
     keeps: int
@@ -54,6 +56,8 @@ class Attention:
     work: int
     window: int = 0
     latent: bool = False
+    narrow: int = 0
+    heads: int = 1
 
     def sees(self, context: int) -> int:
         """How many of so many positions it attends to."""
@@ -106,6 +110,7 @@ def attention(model: str, config: Mapping[str, Any]) -> tuple[Attention, ...] | 
                 reads=width,
                 work=2 * heads * (key + value),
                 window=window if kind == "sliding_attention" else 0,
+                heads=groups,
             )
         )
     return tuple(found)
@@ -125,7 +130,7 @@ def latent(config: Mapping[str, Any]) -> Attention | None:
     if str(config.get("architecture")) in ABSORBED:
         return Attention(rank + rope, rank + rope, 2 * heads * (2 * rank + rope), latent=True)
     width = heads * (nope + rope + value)
-    return Attention(width, width, 2 * width, latent=True)
+    return Attention(width, width, 2 * width, latent=True, narrow=rank + rope)
 
 
 def geometry(config: Mapping[str, Any], layer: int, *, sliding: bool) -> tuple[int, int, int, int]:
@@ -164,7 +169,7 @@ def layer_weights(
     if family in GEMMA:
         return _gemma_layer(config, layer, sliding=sliding)
     hidden = number(config, "hidden_size")
-    attends = _attends(config, family, layer, sliding=sliding)
+    attends = attention_weights(config, family, layer, sliding=sliding)
     count, _ = experts(config)
     if sparse(config, layer):
         width = number(config, "moe_intermediate_size")
@@ -188,11 +193,8 @@ def _gemma_layer(config: Mapping[str, Any], layer: int, *, sliding: bool) -> tup
     heads, groups, key, value = geometry(config, layer, sliding=sliding)
     if not all((hidden, width, heads, groups, key, value)):
         return None
-    shares = layer >= number(config, "num_hidden_layers") - number(config, "num_kv_shared_layers")
-    one = config.get("attention_k_eq_v") is True and not sliding  # keys are the values too
-    out = 2 * hidden * heads * key + key
-    out += 0 if shares else hidden * groups * (key + (0 if one else value)) + key
-    doubled = shares and config.get("use_double_wide_mlp") is True
+    doubled = _shares(config, layer) and config.get("use_double_wide_mlp") is True
+    out = attention_weights(config, next(iter(GEMMA)), layer, sliding=sliding)
     out += 3 * hidden * width * (2 if doubled else 1) + 4 * hidden + 1
     more = number(config, "hidden_size_per_layer_input")
     out += 2 * hidden * more + hidden if more else 0
@@ -202,6 +204,12 @@ def _gemma_layer(config: Mapping[str, Any], layer: int, *, sliding: bool) -> tup
     if not (count and own):
         return None
     return out + hidden + count + count * hidden + 3 * hidden, count * own * hidden * 3
+
+
+def _shares(config: Mapping[str, Any], layer: int) -> bool:
+    """Whether a layer of Gemma 4 reads what another keeps."""
+    layers, shared = (number(config, f"num_{key}_layers") for key in ("hidden", "kv_shared"))
+    return layer >= layers - shared
 
 
 def stem(config: Mapping[str, Any]) -> tuple[int, int]:
@@ -240,12 +248,16 @@ def sparse(config: Mapping[str, Any], layer: int) -> bool:
     return layer >= number(config, "first_k_dense_replace")
 
 
-def _attends(config: Mapping[str, Any], family: str, layer: int, *, sliding: bool) -> int:
+def attention_weights(config: Mapping[str, Any], family: str, layer: int, *, sliding: bool) -> int:
     """Weights of the attention of one layer; 0 where its sizes are not said."""
     hidden = number(config, "hidden_size")
     if number(config, "kv_lora_rank"):
         return _latent_weights(config, hidden)
     heads, groups, key, value = geometry(config, layer, sliding=sliding)
+    if family in GEMMA:
+        one = config.get("attention_k_eq_v") is True and not sliding  # keys are the values too
+        kept = hidden * groups * (key + (0 if one else value)) + key
+        return 2 * hidden * heads * key + key + (0 if _shares(config, layer) else kept)
     out = hidden * heads * key + hidden * groups * (key + value) + heads * value * hidden
     if family in ALWAYS_BIASED or config.get("attention_bias") is True:
         out += heads * key + groups * (key + value)

@@ -9,7 +9,7 @@ wrong.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -21,6 +21,7 @@ from specflow.models.lm import LanguageModel
 # in bfloat16 on a 135M Llama (measured against float64). A gap below a few times that may fall
 # either way.
 NOISE = {"float64": 1e-9, "float32": 2e-4, "float16": 0.06, "bfloat16": 0.75}
+UNKNOWN = "unknown"  # the class of a difference between tokens alone
 WIDTH = 8  # positions of the window that rescores the end of a prefix
 
 
@@ -29,16 +30,16 @@ class Difference:
     """The first place where two completions part.
 
     token, plain  what was said with and without speculation; -1 where one had ended
-    gap           plain decoding's best logit less its second
-    kind          near-tie, width-dependent or algorithm
+    gap           plain decoding's best logit less its second; None where no logits are at hand
+    kind          near-tie, width-dependent or algorithm; unknown without logits
     """
 
     id: str
     index: int
     token: int
     plain: int
-    gap: float
-    kind: str
+    gap: float | None = None
+    kind: str = UNKNOWN
 
 
 def compare(spoken: Sequence[int], plain: Sequence[int]) -> int:
@@ -49,19 +50,26 @@ def compare(spoken: Sequence[int], plain: Sequence[int]) -> int:
     return -1 if len(spoken) == len(plain) else min(len(spoken), len(plain))
 
 
+def parted(id_: str, spoken: Sequence[int], plain: Sequence[int]) -> Difference | None:
+    """The first difference by tokens alone, or None where there is none."""
+    index = compare(spoken, plain)
+    if index < 0:
+        return None
+    said, wanted = (tokens[index] if index < len(tokens) else -1 for tokens in (spoken, plain))
+    return Difference(id_, index, said, wanted)
+
+
 def explain(
     id_: str, prompt: list[int], spoken: Sequence[int], plain: Sequence[int], target: LanguageModel
 ) -> Difference | None:
     """The first difference with its class, or None where there is none."""
-    index = compare(spoken, plain)
-    if index < 0:
+    found = parted(id_, spoken, plain)
+    if found is None:
         return None
-    said = spoken[index] if index < len(spoken) else -1
-    wanted = plain[index] if index < len(plain) else -1
-    narrow, wide = _rescore(prompt, list(plain[:index]), target)
+    narrow, wide = _rescore(prompt, list(plain[: found.index]), target)
     top = narrow.float().topk(2).values
     gap = float(top[0] - top[1])
-    if said < 0 or wanted < 0:
+    if found.token < 0 or found.plain < 0:
         kind = "algorithm"
     elif gap <= NOISE[str(target.dtype).removeprefix("torch.")]:
         kind = "near-tie"
@@ -69,7 +77,7 @@ def explain(
         kind = "width-dependent"
     else:
         kind = "algorithm"
-    return Difference(id_, index, said, wanted, gap, kind)
+    return replace(found, gap=gap, kind=kind)
 
 
 def _rescore(
@@ -98,7 +106,9 @@ def _rescore(
 def verdict(differences: Sequence[Difference], compared: int, drawn: int = 0) -> dict[str, Any]:
     """The report's word on it: identical, or how many differ and why; `drawn` were left out."""
     bad = [d for d in differences if d.kind == "algorithm"]
-    word = "yes" if not differences else ("no" if bad else "but for rounding")
+    known = all(d.kind != UNKNOWN for d in differences)
+    partly = "but for rounding" if known else "not told apart"
+    word = "yes" if not differences else ("no" if bad else partly)
     said = f"{word}: {compared - len(differences)} of {compared} completions identical"
     return {
         "verdict": said + (f", {drawn} drawn and not compared" if drawn else ""),

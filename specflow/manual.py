@@ -20,6 +20,24 @@ CLI_RULES = {
 The small models that ship with specflow have the architecture of a recipe's own, so that its very
 step runs on a laptop. A real draft beside a small target would fit in nothing.
 
+## Example
+```yaml
+target: {model: meta-llama/Llama-3.1-8B-Instruct}
+draft: {algorithm: NGRAM}
+```
+```sh
+specflow explain recipe.yaml --stand-in
+```
+
+Use instead:
+```yaml
+target: {model: meta-llama/Llama-3.1-8B-Instruct, stand_in: builtin:pico-llama}
+draft: {algorithm: NGRAM}
+```
+```sh
+specflow explain recipe.yaml --stand-in
+```
+
 ## Fix
 Write `stand_in: builtin:NAME` beside each `model`, or leave `--stand-in` out.
 """,
@@ -44,6 +62,16 @@ Report it with the file and with `specflow explain RECIPE --format json`.
 Some things show only when weights load and memory is asked for: a weight of another shape, numbers
 that are not finite, a full disk, a device that is not there.
 
+## Example
+```sh
+specflow schema -o /dev/full
+```
+
+Use instead:
+```sh
+specflow schema -o recipe.schema.json
+```
+
 ## Fix
 The finding names the reason and the way out. Completions that had ended are kept.
 """,
@@ -54,6 +82,16 @@ The finding names the reason and the way out. Completions that had ended are kep
 
 ## Why
 It is told before any model loads.
+
+## Example
+```sh
+specflow validate pico/ngram --diff
+```
+
+Use instead:
+```sh
+specflow validate pico/ngram --fix --diff
+```
 
 ## Fix
 `specflow COMMAND --help` lists what a command takes.

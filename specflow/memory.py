@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
-from specflow.config_sizes import Sizes, Unknown
+from specflow.config_sizes import Attention, Sizes, Unknown
 from specflow.recipe import ResolvedRecipe
 from specflow.sizes import sizes_of_draft, sizes_of_target
 from specflow.stages import DRAFTS
 from specflow.stages.blocks import SIZE, block_rows
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+UNITS = ((30, "G"), (20, "M"), (10, "K"))
 
 
 def reach(recipe: ResolvedRecipe) -> int:
@@ -91,6 +94,9 @@ class Footprint:
     kv_a_request      of all positions of a request; a draft with a window keeps fewer
     draft_kv          of a request, the draft's share
     logits            of a request, while a step is verified
+    windowed          KV of a request where no more than windows are kept, and latents as they are
+    stored            weights as their checkpoints have them; None where that is not known
+    whole             of an engine's: KV of a request where all positions are kept
     """
 
     weights: int | None
@@ -100,7 +106,17 @@ class Footprint:
     kv_a_request: int | None
     draft_kv: int | None
     logits: int
+    windowed: int | None = None
+    stored: int | None = None
+    whole: int | None = None
     unknown: tuple[str, ...] = ()
+
+    @property
+    def on_engines(self) -> Footprint:
+        """The same on an engine that keeps weights as they are stored, and windows alone."""
+        weights = self.weights if self.stored is None else self.stored
+        kept = self.kv_a_request if self.windowed is None else self.windowed
+        return replace(self, weights=weights, kv_a_request=kept)
 
     @property
     def a_request(self) -> int | None:
@@ -120,12 +136,17 @@ class Footprint:
         return max(memory - self.weights, 0) // self.a_request
 
 
+def sizes_of(recipe: ResolvedRecipe) -> tuple[Sizes | Unknown, Sizes | Unknown | None]:
+    """The sizes of the target and of the network that drafts; None where none does."""
+    drafts = bool(DRAFTS[recipe.stages[0]].formats)
+    return sizes_of_target(recipe.facts["target"]), sizes_of_draft(recipe.facts) if drafts else None
+
+
 def footprint(recipe: ResolvedRecipe) -> Footprint:
     """What a recipe takes: weights and KV in its dtype, and the logits of what a step verifies."""
-    width, facts = BYTES[recipe.run.dtype], recipe.facts
-    target = sizes_of_target(facts["target"])
-    drafts = bool(DRAFTS[recipe.stages[0]].formats)
-    draft = sizes_of_draft(facts) if drafts else None
+    width = BYTES[recipe.run.dtype]
+    target, draft = sizes_of(recipe)
+    drafts = draft is not None
     unknown = (each.reason for each in (target, draft) if isinstance(each, Unknown))
     kept = target.kept * width if isinstance(target, Sizes) else None
     own = (draft.kept * width if isinstance(draft, Sizes) else None) if drafts else 0
@@ -134,6 +155,10 @@ def footprint(recipe: ResolvedRecipe) -> Footprint:
         own = block.width
     of_draft = own if own is None else own * (block.slots if block else positions(recipe))
     of_target = None if kept is None else kept * positions(recipe)
+    windowed = _sum(
+        _windowed(target, recipe), _windowed(draft, recipe) if block is None else of_draft
+    )
+    stored = _sum(stored_bytes(target), stored_bytes(draft) if drafts else 0)
     weights = target.total * width if isinstance(target, Sizes) else None
     beside = (draft.total * width if isinstance(draft, Sizes) else None) if drafts else 0
     return Footprint(
@@ -143,14 +168,49 @@ def footprint(recipe: ResolvedRecipe) -> Footprint:
         draft_kv_a_token=own,
         kv_a_request=_sum(of_target, of_draft),
         draft_kv=of_draft,
-        logits=logits(recipe),
+        logits=logits(recipe, width),
+        windowed=windowed,
+        stored=stored,
         unknown=tuple(dict.fromkeys(unknown)),
     )
 
 
-def logits(recipe: ResolvedRecipe) -> int:
+def stored_bytes(sizes: Sizes | Unknown | None) -> int | None:
+    """Bytes of a network's weights as its checkpoint has them."""
+    stored = sizes.stored if isinstance(sizes, Sizes) else None
+    return None if stored is None else stored.total
+
+
+def kept_numbers(
+    layers: Iterable[Attention], recipe: ResolvedRecipe, split: int = 1, *, windows: bool = True
+) -> int:
+    """Numbers of a request that an engine keeps, latents as they are.
+
+    split    machines that share a layer's heads, each with whole ones; latents are of all heads
+    windows  layers that see a window keep no more than it
+    """
+    whole, beyond = positions(recipe), reach(recipe)
+    total = 0
+    for each in layers:
+        held = min(whole, each.window + beyond) if each.window and windows else whole
+        if each.latent:
+            total += (each.narrow or each.keeps) * held
+        else:
+            total += each.keeps * math.ceil(each.heads / split) // each.heads * held
+    return total
+
+
+def _windowed(sizes: Sizes | Unknown | None, recipe: ResolvedRecipe) -> int | None:
+    """Bytes of a request's KV where windows alone are kept; 0 where no network is."""
+    if sizes is None:
+        return 0
+    width = BYTES[recipe.run.dtype]
+    return kept_numbers(sizes.layers, recipe) * width if isinstance(sizes, Sizes) else None
+
+
+def logits(recipe: ResolvedRecipe, width: int) -> int:
     """Bytes of the logits of a request's verified positions, and of their law where it is drawn."""
-    a_logit = BYTES[recipe.run.dtype] + (4 if recipe.sampling.temperature > 0 else 0)
+    a_logit = width + (4 if recipe.sampling.temperature > 0 else 0)
     positions_judged: int = recipe["verify.num_draft_tokens"]
     return positions_judged * recipe.facts["target"].vocab_size * a_logit
 
@@ -178,9 +238,20 @@ def draft_kv_text(recipe: ResolvedRecipe) -> list[str]:
     return [f"draft KV: {ring} = {size(kept.bytes)} ({made_of}); without the window {whole}."]
 
 
-def size(count: int) -> str:
-    """A number of bytes as a reader says it."""
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20)):
-        if count >= scale / 10:
-            return f"{count / scale:.2f} {unit}"
-    return f"{count / 2**10:.1f} KiB"
+def size(count: float, digits: int = 3) -> str:
+    """A number of bytes as a reader says it: so many digits, in the largest unit below it."""
+    scale, unit = next(
+        ((2**power, f"{letter}iB") for power, letter in UNITS if abs(count) >= 2**power), (1, "B")
+    )
+    number = count / scale
+    whole = len(str(int(abs(number))))
+    return f"{number:.{max(digits - whole, 0) if scale > 1 else 0}f} {unit}"
+
+
+def sizes_apart(less: float, more: float) -> tuple[str, str]:
+    """Two numbers of bytes, with as many digits as tell one from the other."""
+    for digits in range(3, 12):
+        said = size(less, digits), size(more, digits)
+        if said[0] != said[1]:
+            return said
+    return f"{less} B", f"{more} B"

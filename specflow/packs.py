@@ -22,9 +22,13 @@ def root() -> Path:
 
 def names() -> tuple[str, ...]:
     """Every pack recipe: `pico/ngram`."""
-    return tuple(
-        p.relative_to(root()).with_suffix("").as_posix() for p in sorted(root().rglob("*.yaml"))
-    )
+    top = root()
+    return tuple(p.relative_to(top).with_suffix("").as_posix() for p in sorted(top.rglob("*.yaml")))
+
+
+def inside(folder: str) -> tuple[str, ...]:
+    """The pack recipes of a folder of them: `pico`."""
+    return tuple(name for name in names() if name.startswith(f"{folder.rstrip('/')}/"))
 
 
 def find(name: str) -> Path:
@@ -34,15 +38,17 @@ def find(name: str) -> Path:
         return path
     if name in names():
         return root() / f"{name}.yaml"
+    pack = inside(name) if name else ()
     near = closest(name, names())
-    offer = f"did you mean {' or '.join(near)}? " if near else ""
+    offer = f"did you mean {' or '.join(pack[:3] or near)}? " if pack or near else ""
+    said = "a folder of recipes" if pack else "neither a file nor a recipe"
     raise RecipeError(
         [
             Diagnostic(
                 "SF000",
                 "unreadable-recipe",
                 Severity.ERROR,
-                f"`{name}` is neither a file nor a recipe that ships with specflow",
+                f"`{name}` is {said} that {'ship' if pack else 'ships'} with specflow",
                 help=f"{offer}`specflow recipes` lists them",
             )
         ]

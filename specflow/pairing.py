@@ -12,12 +12,12 @@ from typing import Any
 from specflow.columns import columns
 from specflow.constraints.drafts import offsets
 from specflow.constraints.pairs import (
-    declared_vocabulary,
+    TIED,
+    fewer_words,
     mtp_layers_found,
     packed_weight,
     quantiser,
     rope,
-    tied,
 )
 from specflow.diagnostics import Diagnostic, Severity
 from specflow.facts import CAUSAL_LM, DraftFacts, Facts, ModelFacts
@@ -78,8 +78,8 @@ def fit(facts: Facts, findings: Sequence[Diagnostic]) -> tuple[Row, ...]:
         return ()
     if net.format == CAUSAL_LM and draft.model == target.model:
         net = DraftFacts()
-    source = draft if draft.model else target
-    return tuple(_judged(row, findings) for row in _rows(target, source, net))
+    rows = _rows(target, facts[facts.holder], net)
+    return tuple(_judged(row, findings) for row in rows)
 
 
 def _rows(target: ModelFacts, draft: ModelFacts, net: DraftFacts) -> Iterator[Row]:
@@ -136,7 +136,7 @@ def _hidden(target: ModelFacts, draft: ModelFacts, net: DraftFacts) -> Row:
 
 
 def _taps(target: ModelFacts, _draft: ModelFacts, net: DraftFacts) -> Row | None:
-    if not net.format or net.format == CAUSAL_LM or named(net.format).net.reads != TAPS:
+    if net.reads != TAPS:
         return None
     count = net.tap_count or len(net.taps)
     named_ = f": what enters {_listed(net.taps)}" if net.taps else ", its config names none"
@@ -153,16 +153,15 @@ def _embedding(target: ModelFacts, _draft: ModelFacts, net: DraftFacts) -> Row |
 def _head(target: ModelFacts, draft: ModelFacts, net: DraftFacts) -> Row | None:
     if not net.format:
         return None
-    declared = declared_vocabulary(draft) or net.map_size
     if net.vocab_size:
         own = f"its own, {net.vocab_size} rows"
-    elif declared and target.vocab_size and declared < target.vocab_size:
-        own = f"none, and {declared} words are declared"
-    elif tied(draft) and net.has_embedding and not net.bundled:
+    elif fewer := fewer_words(draft, target, net):
+        own = f"none, and {fewer} words are declared"
+    elif draft.says(TIED) and net.has_embedding and not net.bundled:
         own = "its own embedding (tied)"
     else:
         own = "the target's"
-    said = "its embedding (tied)" if tied(target) else f"{_number(target.vocab_size)} rows"
+    said = "its embedding (tied)" if target.says(TIED) else f"{_number(target.vocab_size)} rows"
     return Row("head", said, own)
 
 
@@ -217,7 +216,7 @@ def _block(_target: ModelFacts, draft: ModelFacts, net: DraftFacts) -> Row | Non
 
 
 def _context(target: ModelFacts, draft: ModelFacts, net: DraftFacts) -> Row | None:
-    if net.bundled or draft.model == target.model or _on_target_kv(net):
+    if net.bundled or draft.model == target.model or net.reads == TARGET_KV:
         return None
     ours, theirs = target.max_positions, draft.max_positions
     shorter = 0 < theirs < ours
@@ -226,17 +225,13 @@ def _context(target: ModelFacts, draft: ModelFacts, net: DraftFacts) -> Row | No
 
 
 def _positions(target: ModelFacts, draft: ModelFacts, net: DraftFacts) -> Row | None:
-    if net.bundled or draft.model == target.model or _on_target_kv(net):
+    if net.bundled or draft.model == target.model or net.reads == TARGET_KV:
         return None
     ours, theirs = rope(target), rope(draft)
     if ours is None and theirs is None:
         return None
     known = ours is not None and theirs is not None and ours != theirs
     return Row("positions", str(ours or UNKNOWN), str(theirs or UNKNOWN), NOTE if known else OK)
-
-
-def _on_target_kv(net: DraftFacts) -> bool:
-    return bool(net.format) and net.format != CAUSAL_LM and named(net.format).net.reads == TARGET_KV
 
 
 def _words(model: ModelFacts) -> str:

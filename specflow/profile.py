@@ -23,6 +23,7 @@ from specflow.diagnostics import Diagnostic
 from specflow.errors import RuntimeFault
 from specflow.execute import Stages, encode, environment, make_session, open_target
 from specflow.explain import spelled
+from specflow.interrupts import heed
 from specflow.measuring import Size, doubling
 from specflow.models.tokenizer import Tokenizer
 from specflow.planning import Additive, Points, Table, table_text
@@ -197,6 +198,7 @@ def take_turns(
     try:
         for done in range(rounds):
             random.Random(done).shuffle(order)
+            heed()
             for size in order:
                 seconds = clock.time(size)
                 if done >= wanted.warmup:

@@ -34,6 +34,17 @@ RULES = {
 ## Why
 It is read whole before any model loads, so that a wrong path costs no minute.
 
+## Example
+A file of empty lines.
+```jsonl
+
+```
+
+Use instead:
+```jsonl
+{"id": "a", "prompt": "import os"}
+```
+
 ## Fix
 Name a file with one `{"id": ..., "prompt": ...}` or `{"id": ..., "messages": [...]}` a line.
 """,
@@ -45,6 +56,16 @@ Name a file with one `{"id": ..., "prompt": ...}` or `{"id": ..., "messages": [.
 ## Why
 A line that cannot be read is told by its number; the other lines run, and the exit code is 1.
 
+## Example
+```jsonl
+{id: a, prompt: import os}
+```
+
+Use instead:
+```jsonl
+{"id": "a", "prompt": "import os"}
+```
+
 ## Fix
 Write the line as JSON: text in double quotes, line breaks as `\\n`.
 """,
@@ -55,6 +76,16 @@ Write the line as JSON: text in double quotes, line breaks as `\\n`.
 
 ## Why
 A misspelt key would be a prompt that silently never runs, or runs without its limit.
+
+## Example
+```jsonl
+{"id": "a", "promt": "import os"}
+```
+
+Use instead:
+```jsonl
+{"id": "a", "prompt": "import os"}
+```
 
 ## Fix
 Known keys are `id`, `prompt`, `messages`, `max_new_tokens`, `temperature`, `top_k`, `top_p`,
@@ -70,6 +101,16 @@ of its own need a `top_k`, `top_p` or `min_p` in the recipe: the step is made wi
 A request fills at most `run.max_length` positions, and no more than the model's context. Cutting a
 prompt would answer a question nobody asked.
 
+## Example
+```sh
+specflow run pico/ngram run.max_length=8 --prompt "def add(a, b): return a + b"
+```
+
+Use instead:
+```sh
+specflow run pico/ngram run.max_length=32 --prompt "def add(a, b): return a + b"
+```
+
 ## Fix
 Shorten the prompt, or raise `run.max_length` where the model's context allows.
 """,
@@ -81,6 +122,16 @@ Shorten the prompt, or raise `run.max_length` where the model's context allows.
 ## Why
 An empty line of text is nearly always a mistake in the tool that wrote the file.
 
+## Example
+```jsonl
+{"id": "a", "prompt": ""}
+```
+
+Use instead:
+```jsonl
+{"id": "a", "prompt": "import os"}
+```
+
 ## Fix
 Write a text, or remove the line.
 """,
@@ -91,6 +142,18 @@ Write a text, or remove the line.
 
 ## Why
 Completions are told apart by id, and the lossless check compares by id.
+
+## Example
+```jsonl
+{"id": "a", "prompt": "import os"}
+{"id": "a", "prompt": "import re"}
+```
+
+Use instead:
+```jsonl
+{"id": "a", "prompt": "import os"}
+{"id": "b", "prompt": "import re"}
+```
 
 ## Fix
 Number the lines, or leave `id` out: the line's number stands for it.

@@ -19,6 +19,7 @@ class Origin(Enum):
     CHECKPOINT = "checkpoint"
     DEFAULT = "default"
     DERIVED = "derived"
+    ASSUMED = "assumed"  # what is usual, where the model that would tell is not here
 
 
 @dataclass(frozen=True)

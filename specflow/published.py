@@ -30,6 +30,11 @@ def record(model: str) -> Mapping[str, Any] | None:
     return _records().get(model.lower()) if is_hub_name(model) else None
 
 
+def names() -> tuple[str, ...]:
+    """Every model that something is recorded of, as the Hub spells it."""
+    return tuple(json.loads(FILE.read_text(encoding="utf-8")))
+
+
 @cache
 def _records() -> dict[str, Mapping[str, Any]]:
     said = json.loads(FILE.read_text(encoding="utf-8"))

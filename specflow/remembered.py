@@ -1,13 +1,20 @@
-"""Whether files are as they were, told without reading them: what was read of them holds still."""
+"""What holds still: what was read of files that are as they were, and what was told of objects."""
 
 from __future__ import annotations
 
 import os
+from collections import deque
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from time import time_ns
+from typing import TypeVar
 
+Given = TypeVar("Given")
+Told = TypeVar("Told")
 Stamp = tuple[tuple[str, int, int, int, int], ...]
 MOST_FILES = 4096
+KEPT = 8  # of a kind that are remembered, since many recipes and questions are of the same
 SETTLED = 2_000_000_000  # nanoseconds: clocks of file systems are as coarse as a second
 
 
@@ -37,3 +44,19 @@ def _stat(entry: os.DirEntry[str]) -> os.stat_result:
         return entry.stat()
     except OSError:
         return entry.stat(follow_symlinks=False)
+
+
+def remembering(teller: Callable[[Given], Told]) -> Callable[[Given], Told]:
+    """A function of an object that never changes, which answers the same for the same one."""
+    known: deque[tuple[Given, Told]] = deque(maxlen=KEPT)
+
+    @wraps(teller)
+    def tell(given: Given) -> Told:
+        for before, told in known:
+            if before is given:
+                return told
+        told = teller(given)
+        known.append((given, told))
+        return told
+
+    return tell

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,19 @@ from specflow.recipe import (
     home,
 )
 from specflow.recipe_text import typed
-from specflow.rules import diagnose
+from specflow.rules import Finding, diagnose
 from specflow.spans import Span
-from specflow.stages import COMMITS, DRAFTS, VERIFIES, Table
+from specflow.stages import COMMITS, DRAFTS, VERIFIES, Table, rows_with
 from specflow.stages.base import Derived, DraftStage, Missing
-from specflow.tables import ALIASES, ENGINE_NAMES, ENGINES, MADE_FOR, alias_of, look_up
+from specflow.tables import (
+    ALIASES,
+    ENGINE_NAMES,
+    ENGINES,
+    MADE_FOR,
+    alias_of,
+    by_architecture,
+    look_up,
+)
 from specflow.temperatures import read_temperatures
 
 TOP = ("recipe", "extends", "allow", *BLOCKS)
@@ -48,6 +56,7 @@ AXES = {
 SOUND_DEFAULTS = ("verify", "commit", "sampling")  # blocks whose defaults need no checking
 # Pydantic on a text or a list that is too short or too long; by any name it is one.
 LENGTHS = re.compile(r"\w+ should have (at (?:least|most) \d+ \w+)(?: after validation)?.*")
+WIDTH = ("draft.num_steps", "draft.topk", "draft.block_size", "draft.predicts")
 BUCKET = 8  # tokens, where each number of them is a step captured of its own
 NO_LAW = "guesses have no law of their own"
 LONGEST_DEFAULT = 2048  # positions: KV for a long context is memory that few runs use
@@ -58,14 +67,19 @@ Look = Callable[[checkpoints.Facts], checkpoints.Facts]
 
 
 def resolve(
-    recipe: Recipe, reader: Reader = checkpoints.read, look: Look | None = None
+    recipe: Recipe,
+    reader: Reader = checkpoints.read,
+    look: Look | None = None,
+    *,
+    device: str = "",
 ) -> ResolvedRecipe:
     """Decide every field of a recipe and record why; RecipeError carries all findings at once.
 
     reader  what a model says of itself, by the name a recipe has for it
     look    adds to the facts what costs more to tell
+    device  that the question is about: `run.device` where the recipe names none
     """
-    return _Resolution(recipe, reader, look).run()
+    return _Resolution(recipe, reader, look, device).run()
 
 
 def facts_of(recipe: Recipe, reader: Reader = checkpoints.read) -> checkpoints.Facts:
@@ -82,11 +96,25 @@ def facts_of(recipe: Recipe, reader: Reader = checkpoints.read) -> checkpoints.F
     return checkpoints.Facts(found)
 
 
+def block_fields(
+    drafts: Sequence[DraftStage], shapes: Sequence[str], states: Sequence[str]
+) -> dict[str, tuple[type[Fields], ...]]:
+    """The fields that each block may have under some drafts, verify shapes and draft states."""
+    return {
+        "target": (TargetFields,),
+        "draft": tuple(draft.fields for draft in drafts),
+        "verify": tuple(VERIFIES[name].fields for name in shapes),
+        "commit": tuple(COMMITS[name].fields for name in states),
+        "sampling": (SamplingFields,),
+        "run": (RunFields,),
+    }
+
+
 class _Resolution:
     """The state of one resolution: what is decided so far, and what was found."""
 
-    def __init__(self, recipe: Recipe, reader: Reader, look: Look | None) -> None:
-        self.recipe, self.reader, self.look = recipe, reader, look
+    def __init__(self, recipe: Recipe, reader: Reader, look: Look | None, device: str) -> None:
+        self.recipe, self.reader, self.look, self.device = recipe, reader, look, device
         self.ledger = LedgerBuilder()
         self.found: list[Diagnostic] = []
         self.blocks: dict[str, Mapping[str, Any]] = {}
@@ -99,21 +127,16 @@ class _Resolution:
         facts = self.facts = facts if self.look is None else self.look(facts)
         draft = self._algorithm(facts)
         if draft is None:
+            self._strangers(None)
             raise RecipeError(self.found)
         axes = self._axes(draft)
         if self.found:
+            self._strangers(draft)
             raise RecipeError(self.found)
-        models: dict[str, type[Fields]] = {
-            "target": TargetFields,
-            "draft": draft.fields,
-            "verify": VERIFIES[axes.shape].fields,
-            "commit": COMMITS[axes.draft_state].fields,
-            "sampling": SamplingFields,
-            "run": RunFields,
-        }
+        models = block_fields((draft,), (axes.shape,), (axes.draft_state,))
         made: dict[str, Any] = {}
         for block in ("target", "draft", "sampling", "verify", "commit", "run"):
-            made[block] = self._block(block, models[block], draft, facts, made)
+            made[block] = self._block(block, models[block][0], draft, facts, made)
         engine = self._engine_flags()
         if self.found:
             raise RecipeError(self.found)
@@ -184,7 +207,11 @@ class _Resolution:
         self._wrote(path, written)
         alias = alias_of(written, facts.net.format if written in ALIASES else "")
         if alias is not None:
-            self.ledger.rename(path, alias.means, f"{written} means {alias.means}: {alias.because}")
+            because = f"{written} means {alias.means}: {alias.because}"
+            others = {a.means for a in ALIASES[written]} - {alias.means}
+            if others and facts[facts.holder].elsewhere:
+                because += f"; a draft that is not here may make it {' or '.join(sorted(others))}"
+            self.ledger.rename(path, alias.means, because)
         return DRAFTS[alias.means if alias else written]
 
     def _by_axes(self) -> DraftStage | None:
@@ -197,7 +224,7 @@ class _Resolution:
             because = "the row with " + " and ".join(f"{k} {v}" for k, v in wanted.items())
             self.ledger.put(Entry("draft.algorithm", fits[0].name, Origin.DERIVED, because))
             return fits[0]
-        names = ", ".join(DRAFTS.names())
+        names = ", ".join(dict.fromkeys((*DRAFTS.names(), *ALIASES)))
         if wanted and fits:
             said = f"several drafts have these axes: {', '.join(s.name for s in fits)}"
         elif wanted:
@@ -212,6 +239,18 @@ class _Resolution:
             help=f"write `draft.algorithm`: one of {names}",
         )
         return None
+
+    def _strangers(self, draft: DraftStage | None) -> None:
+        """The keys that are fields of no stage a block may have, where stages are not known yet."""
+        drafts = (draft,) if draft else tuple(DRAFTS[n] for n in DRAFTS.names())
+        models = block_fields(drafts, VERIFIES.names(), COMMITS.names())
+        for block, stages in models.items():
+            fields = dict.fromkeys(name for each in stages for name in each.model_fields)
+            known = (*AXES.get(block, ()), *fields)
+            whose = _whose(block, stages[0]) if len(stages) == 1 else f"`{block}`"
+            for name in self.blocks[block]:
+                if name not in known:
+                    self._unknown(f"{block}.{name}", str(name), whose, known, block)
 
     def _axes(self, draft: DraftStage) -> Axes:
         """The four axes, from the row unless they are written; each one the draft can feed."""
@@ -248,11 +287,13 @@ class _Resolution:
                 self._not_a_row(path, written, table)
             else:
                 self._wrote(path, written)
-                self._fits(path, written, fits, draft)
+                self._fits(path, written, value, fits, draft)
         origin = Origin.DERIVED if because else Origin.DEFAULT
         self.ledger.put(Entry(path, value, origin, because or f"stages.{draft.name}.axes"))
 
-    def _fits(self, path: str, written: Any, fits: tuple[str, ...], draft: DraftStage) -> None:
+    def _fits(
+        self, path: str, written: Any, default: str, fits: tuple[str, ...], draft: DraftStage
+    ) -> None:
         """A finding where the draft cannot feed an axis that is written."""
         if written in fits:
             return
@@ -270,7 +311,8 @@ class _Resolution:
         at = self.recipe.places.get("draft.algorithm")
         also = (Label(at.value, draft.doc),) if at else ()
         label = f"expected {' or '.join(fits)}"
-        fix = Drop(path) if offer.startswith("leave it out") else None
+        others = tuple(f"write `{path}: {v}`" for v in fits if v != default)
+        fix = Drop(path, otherwise=others) if offer.startswith("leave it out") else None
         self._finding("SF039", path, message, label, help=offer, fix=fix, also=also)
 
     # -- fields ------------------------------------------------------------------------------------
@@ -321,12 +363,16 @@ class _Resolution:
         table = draft.tables.get(path) or home(fields, name)["table"]
         if table:
             value, because = look_up(table, facts["target"].architecture, name)
+            if facts["target"].elsewhere and by_architecture(table):
+                return _assumed(path, value, facts["target"])
             return Entry(path, value, Origin.DEFAULT, because)
         if home(fields, name)["derive"]:
             return self._derived(path, draft, facts, made)
         info = fields.model_fields[name]
         if info.is_required():
             return None
+        if path == "run.device" and self.device:
+            return Entry(path, self.device, Origin.DERIVED, "what was asked is about a GPU")
         return Entry(path, info.default, Origin.DEFAULT, f"{fields.__name__}.{name}")
 
     def _derived(
@@ -334,19 +380,14 @@ class _Resolution:
     ) -> Entry | None:
         """The value of a formula; a formula that has no value leaves a finding."""
         if path == "verify.num_draft_tokens":
-            if made["draft"] is None:
-                return Entry(path, 1, Origin.DERIVED, "unknown while the draft has findings")
-            count = draft.guesses(made["draft"].model_dump())
-            tree = self.ledger["verify.shape"].value == "tree"
-            because = "up to 7 candidates + 1" if tree else "guesses + 1"
-            return None if count is None else Entry(path, count + 1, Origin.DERIVED, because)
+            return self._width(path, draft, made["draft"])
         if path == "verify.accept":
             return self._accept(path, draft, made)
         if path in ("verify.token_bucket", "run.attention", "run.graph"):
             return self._by_device(path)
         name = path.removeprefix("draft.")
         if name in draft.derive:
-            return self._from_checkpoint(path, draft.derive[name](facts))
+            return self._from_checkpoint(path, draft.derive[name](facts), facts)
         context = facts["target"].max_positions
         because = f"min(target's context of {context or 'unknown'}, {LONGEST_DEFAULT})"
         return Entry(
@@ -355,7 +396,7 @@ class _Resolution:
 
     def _by_device(self, path: str) -> Entry:
         """What the device alone decides."""
-        device = self.blocks["run"].get("device", "cpu")
+        device = self.blocks["run"].get("device", self.device or "cpu")
         if path == "run.attention":
             because = "a kernel reads the past in parts" if device == "cuda" else "torch's own"
             return Entry(path, default_backend(device), Origin.DERIVED, because)
@@ -365,13 +406,37 @@ class _Resolution:
         because = "few steps are captured" if device != "cpu" else "nothing is captured on a CPU"
         return Entry(path, BUCKET if device != "cpu" else 1, Origin.DERIVED, because)
 
-    def _from_checkpoint(self, path: str, found: Derived | Missing) -> Entry | None:
+    def _width(self, path: str, draft: DraftStage, fields: Fields | None) -> Entry | None:
+        """The positions that are verified: as many as are guessed, and one."""
+        if fields is None:
+            return Entry(path, 1, Origin.DERIVED, "unknown while the draft has findings")
+        count = draft.guesses(fields.model_dump())
+        if count is None:
+            return None
+        tree = self.ledger["verify.shape"].value == "tree"
+        because = "up to 7 candidates + 1" if tree else "guesses + 1"
+        unsure = [p for p in WIDTH if p in self.ledger and self._unsure(p)]
+        if unsure:
+            return Entry(path, count + 1, Origin.ASSUMED, f"{because}, of `{unsure[0]}`")
+        return Entry(path, count + 1, Origin.DERIVED, because)
+
+    def _from_checkpoint(
+        self, path: str, found: Derived | Missing, facts: checkpoints.Facts
+    ) -> Entry | None:
         """What a checkpoint says of a field, or a finding where it lacks what the field needs."""
         if isinstance(found, Derived):
+            source = facts[facts.holder]
+            if found.origin is Origin.DERIVED and not source.elsewhere:
+                source = facts["target"]
+            if source.elsewhere:
+                return _assumed(path, found.value, source)
             return Entry(path, found.value, found.origin, found.because)
         if path.removeprefix("draft.") not in self.blocks["draft"]:
             self._finding("SF064", "draft", found.message, "no draft", help=found.help)
         return None
+
+    def _unsure(self, path: str) -> bool:
+        return self.ledger[path].origin is Origin.ASSUMED
 
     def _engine_flags(self) -> dict[str, Mapping[str, Any]]:
         """Flags for other engines, as they were written; each engine judges its own."""
@@ -422,10 +487,16 @@ class _Resolution:
         for rule in known:
             if rule.code in self.recipe.allow and rule.severity is Severity.WARNING:
                 continue
-            found += [diagnose(rule, finding, resolved, self.recipe) for finding in rule(resolved)]
+            told = (f for f in rule(resolved) if not self._rests_on_assumed(f))
+            found += [diagnose(rule, finding, resolved, self.recipe) for finding in told]
         if any(d.severity is Severity.ERROR for d in found):
             raise RecipeError(found)
         return replace(resolved, findings=tuple(found))
+
+    def _rests_on_assumed(self, finding: Finding) -> bool:
+        """Whether a finding speaks of a value that nobody said: it may be another one."""
+        fields = (finding.at, *finding.because)
+        return any(path in self.ledger and self._unsure(path) for path in fields)
 
     def _invalid(self, block: str, fields: type[Fields], error: Mapping[str, Any]) -> None:
         """One pydantic error as a finding."""
@@ -459,14 +530,8 @@ class _Resolution:
         options = tuple(options)
         near = closest(name, options)
         message = f"`{name}` is not a field of {whose}"
-        others = [
-            n for n in DRAFTS.names() if block == "draft" and name in DRAFTS[n].fields.model_fields
-        ]
-        shapes = [
-            n
-            for n in VERIFIES.names()
-            if block == "verify" and name in VERIFIES[n].fields.model_fields
-        ]
+        others = rows_with(DRAFTS, name) if block == "draft" else []
+        shapes = rows_with(VERIFIES, name) if block == "verify" else []
         if shapes:
             message += f"; it goes with `verify.shape: {shapes[0]}`"
         if others:
@@ -490,7 +555,7 @@ class _Resolution:
         self, path: str, written: Any, table: Table[Any], also: tuple[str, ...] = ()
     ) -> None:
         near = closest(str(written).upper() if also else str(written), (*table.names(), *also))
-        names = ", ".join(table.names())
+        names = ", ".join(dict.fromkeys((*table.names(), *also)))
         offer = f"did you mean `{near[0]}`? known are {names}" if near else f"known are {names}"
         fix = Put(path, near[0], safe=False) if len(near) == 1 else None
         message = f"{_kind(written)} is no {table.what}"
@@ -528,6 +593,10 @@ class _Resolution:
         )
 
 
+def _assumed(path: str, value: Any, model: checkpoints.ModelFacts) -> Entry:
+    return Entry(path, value, Origin.ASSUMED, f"`{model.model}` is not here, which would tell")
+
+
 def short(span: Span) -> str:
     """A span by its file's own name: `ngram.yaml:6:10`."""
     return f"{Path(span.source.name).name}:{span.line}:{span.column}"
@@ -551,11 +620,14 @@ def _mended(path: str, kind: str, error: Mapping[str, Any]) -> Fix | None:
     written, limits = error["input"], error.get("ctx", {})
     if kind in ("greater_than_equal", "less_than_equal"):
         return Put(path, limits["ge" if kind.startswith("greater") else "le"], safe=False)
+    if kind == "literal_error" and isinstance(written, str):
+        options = re.findall(r"'([^']*)'", str(limits.get("expected", "")))
+        return next((Put(path, near, safe=False) for near in closest(written, options, 1)), None)
     meant = typed(written) if isinstance(written, str) else written
     wanted = {"int_type": int, "bool_type": bool, "float_type": float}.get(kind)
     if wanted is int and type(meant) is float and meant.is_integer():
         meant = int(meant)
-    if wanted is float and type(meant) is int:
+    if wanted is float and type(meant) is int:  # in quotes: a bare one is a number as it is
         meant = float(meant)
     return Put(path, meant) if wanted is not None and type(meant) is wanted else None
 

@@ -143,6 +143,8 @@ def _setting(e: Estimate) -> Iterator[Row]:
     m, run, cost = e.machine, e.recipe.run, e.cost
     at = f"{_si(m.flops(run.dtype))}FLOP/s in {run.dtype}, {_si(m.bandwidth)}B/s ({m.source})"
     yield Row("machine", m.name, at)
+    device = e.recipe.ledger["run.device"]
+    yield Row("device", str(device.value), f"run.device, {device.origin.value}: {device.because}")
     yield Row("batch", str(cost.batch), "run.batch_size", cost.batch, "requests")
     half = f"half of run.max_length {run.max_length}"
     how = half if cost.context == run.max_length // 2 else "--context"
@@ -163,6 +165,11 @@ def _sizes(e: Estimate) -> Iterator[Row]:
             value = sizes.total * width
             formula = f"{sizes.total:,} weights x {width} bytes of {e.recipe.run.dtype} (run.dtype)"
             yield Row(f"{model} weights", size(value), formula, value, "bytes")
+            stored = sizes.stored
+            if stored is not None and stored.total != value:
+                formula = f"in {stored.dtypes}, as an engine would keep them; not counted below"
+                name = f"{model} weights, as stored"
+                yield Row(name, size(stored.total), formula, stored.total, "bytes")
     if memory.kv_a_token is None:
         return
     kept = [f"{model} {_kept(each)}" for model in MODELS if (each := e.networks.of(model))]
@@ -282,6 +289,23 @@ def _memory(e: Estimate) -> Iterator[Row]:
             f"the weights alone are {memory.weights / has:.1f} times {e.machine.name}'s memory"
         )
     yield Row("largest batch", str(largest), formula, largest, "requests")
+    yield from _on_engines(memory, has)
+
+
+def _on_engines(memory: Footprint, has: int) -> Iterator[Row]:
+    """What an engine would keep, where that is not what specflow's own does."""
+    other = memory.on_engines
+    if other == memory or other.a_request is None or other.weights is None:
+        return
+    if other.kv_a_request != memory.kv_a_request:
+        formula = f"KV {size(other.kv_a_request or 0)} + logits, where windows alone are kept; "
+        formula += "specflow's own pool keeps all positions"
+        name = "memory a request, windows alone"
+        yield Row(name, size(other.a_request), formula, other.a_request, "bytes")
+    largest = other.largest_batch(has) or 0
+    formula = f"one of these machines: ({size(has)} - {size(other.weights)}) / "
+    formula += size(other.a_request)
+    yield Row("largest batch, on an engine", str(largest), formula, largest, "requests")
 
 
 def _many(count: int, noun: str) -> str:

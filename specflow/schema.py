@@ -49,9 +49,16 @@ def default_of(fields: type[Fields], name: str) -> tuple[Any, str]:
         return None, f"derived: {lives['derive']}"
     if lives["table"]:
         common = TABLES[lives["table"]]["*"].get(name)
-        return None, f"table {lives['table']}" + (f": {common}" if common is not None else "")
+        return None, f"table {lives['table']}" + (f": {_shown(common)}" if common else "")
     info = fields.model_fields[name]
     return (None, "") if info.is_required() else (info.default, "")
+
+
+def _shown(value: Any) -> str:
+    """A default of a table as a recipe would have it: pairs are a mapping."""
+    if isinstance(value, tuple) and value and isinstance(value[0], tuple):
+        return "{" + ", ".join(f"{key}: {list(each)}" for key, each in value) + "}"
+    return str(value)
 
 
 # -- the blocks ------------------------------------------------------------------------------------

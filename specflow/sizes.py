@@ -15,14 +15,14 @@ from specflow import config_sizes, formats, published
 from specflow.config_sizes import Attention, Sizes, Unknown
 from specflow.facts import CAUSAL_LM, DraftFacts, Facts, ModelFacts
 from specflow.headers import INTEGERS, Tensor
-from specflow.layer_sizes import attention, experts, latent, number
+from specflow.layer_sizes import attention, experts, geometry, latent, number
+from specflow.remembered import remembering
+from specflow.stored import ATTENDS, EXPERT, SCALE, bits, held, packed, recorded
 
 __all__ = ["Attention", "Sizes", "Unknown", "sizes_of_draft", "sizes_of_target"]
 
-EXPERT = re.compile(r"(?:^|\.)experts\.")  # routed; those shared by all tokens are `shared_experts`
 EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens(?:_per_layer)?|wte)\.weight$")
 HEAD = re.compile(r"(?:^|\.)lm_head\.(?:weight|bias)$")
-SCALE = re.compile(r"(?:_scale_inv|_scale|\.scales)$")  # of quantized weights, not weights
 OTHER_SENSES = re.compile(r"(?:^|\.)(?:vision|visual|audio|embed_vision|embed_audio|multi_modal)")
 ATTENTION = re.compile(r"(.*(?:^|\.)(?:self_attn|attn))\.(\w+?)(?:_proj|_proj_with_mqa)\.weight")
 PLACE = re.compile(r"(?:layers|steps)\.(\d+)\.")
@@ -31,6 +31,7 @@ ENTRY = re.compile(
 )
 
 
+@remembering  # the header of a large mixture has a hundred thousand tensors
 def sizes_of_target(facts: ModelFacts) -> Sizes | Unknown:
     """The sizes of a whole language model; what drafts in its checkpoint is not counted."""
     if facts.problem is not None and not facts.tensors:
@@ -39,16 +40,19 @@ def sizes_of_target(facts: ModelFacts) -> Sizes | Unknown:
     if not facts.tensors:
         if facts.tokens is not None:
             return Unknown(f"the header of `{facts.model}` is read for its tokens alone")
-        return config_sizes.whole(facts.model, config)
+        return _recorded(facts, config_sizes.whole(facts.model, config))
     of_draft = _of_draft(facts)
     tensors = {n: t for n, t in facts.tensors.items() if n not in of_draft}
-    counted = _counted(facts.model, tensors, config)
+    counted = _counted(facts, tensors, config)
     if isinstance(counted, Unknown):
         return counted
     layers = _attention(facts.model, tensors, config, facts.layers)
-    return layers if isinstance(layers, Unknown) else replace(counted, layers=layers)
+    if isinstance(layers, Unknown):
+        return layers
+    return replace(counted, layers=layers, stored=held(tensors))
 
 
+@remembering
 def sizes_of_draft(facts: Facts) -> Sizes | Unknown:
     """The sizes of the network that drafts; without a head of its own it has the target's."""
     net, target = facts.net, sizes_of_target(facts["target"])
@@ -61,11 +65,15 @@ def sizes_of_draft(facts: Facts) -> Sizes | Unknown:
         return target
     form = formats.named(net.format)
     if source.tensors:
-        found = _network(source, form, net, facts["target"].layers, target)
-    else:
-        known = known_config(source)
-        found = config_sizes.network(source.model, known, form.net, net, target)
-    return found
+        return _network(source, form, net, facts["target"].layers, target)
+    known = known_config(source)
+    return _recorded(source, config_sizes.network(source.model, known, form.net, net, target))
+
+
+def _recorded(facts: ModelFacts, sizes: Sizes | Unknown) -> Sizes | Unknown:
+    """Sizes by config, with what is recorded of how its weights are stored."""
+    said = str((published.record(facts.model) or {}).get("weights", ""))
+    return replace(sizes, stored=recorded(said, sizes)) if isinstance(sizes, Sizes) else sizes
 
 
 def known_config(facts: ModelFacts) -> Mapping[str, Any]:
@@ -94,22 +102,25 @@ def _of_draft(facts: ModelFacts) -> frozenset[str]:
     return frozenset(n for n in facts.tensors if any(p.fullmatch(n) for p in patterns))
 
 
-def _floats(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, int]]:
-    """Name and length of every weight."""
+def _weights(tensors: Mapping[str, Tensor], each: int = 0) -> Iterator[tuple[str, int]]:
+    """Name and length of every weight; a packed one holds weights of `each` bits."""
     for name, tensor in tensors.items():
-        if tensor.dtype not in INTEGERS and not SCALE.search(name):
+        if packed(name, tensor) and each:
+            yield name, 8 * (tensor.end - tensor.begin) // each
+        elif tensor.dtype not in INTEGERS and not SCALE.search(name):
             yield name, math.prod(tensor.shape)
 
 
 def _counted(
-    model: str, tensors: Mapping[str, Tensor], config: Mapping[str, Any]
+    facts: ModelFacts, tensors: Mapping[str, Tensor], config: Mapping[str, Any]
 ) -> Sizes | Unknown:
     """The weights of a language model, by what reads them."""
-    packed = [n for n, t in tensors.items() if t.dtype in INTEGERS and n.endswith("weight")]
-    if packed:
-        return Unknown(f"`{model}` packs several weights into one number (`{packed[0]}`)")
-    total = embedding = head = routed = body = 0
-    for name, count in _floats(tensors):
+    model, each = facts.model, bits(facts.config) or bits(facts.text)
+    closed = next((name for name, tensor in tensors.items() if packed(name, tensor)), "")
+    if closed and not each:
+        return Unknown(f"`{model}` packs several weights into one number (`{closed}`)")
+    total = embedding = head = routed = body = attends = 0
+    for name, count in _weights(tensors, each):
         total += count
         if OTHER_SENSES.search(name):
             continue
@@ -121,13 +132,15 @@ def _counted(
             routed += count
         else:
             body += count
+            attends += count if ATTENDS.search(name) else 0
     # A head that is not written is the embedding itself, or the part of it that is no table of
     # further embeddings a layer (Gemma).
     tied = number(config, "vocab_size") * number(config, "hidden_size")
     routes = experts(config)
     if routed and not all(routes):
         return Unknown(f"config.json of `{model}` does not say how many experts a token has")
-    return Sizes(total=total, head=head or tied, body=body, routed=routed, experts=routes)
+    head = head or tied
+    return Sizes(total, head, body, routed, experts=routes, attends=attends)
 
 
 def _attention(
@@ -158,11 +171,17 @@ def _held(said: Attention, shapes: Mapping[str, tuple[int, ...]]) -> Attention:
     """A layer as its weights have it, where they are one matrix a projection."""
     if said.latent or not {"q", "o"} <= shapes.keys():
         return said
-    work = 2 * (shapes["q"][0] + shapes["o"][1])
-    if "k" not in shapes:
+    width, work = _widths(shapes)
+    if not width:
         return replace(said, work=work)
-    width = shapes["k"][0] + shapes.get("v", shapes["k"])[0]
-    return replace(said, keeps=width if said.keeps else 0, reads=width, work=work)
+    heads = max(width * said.heads // said.reads, 1)  # by weights, as wide as the config has them
+    return replace(said, keeps=width if said.keeps else 0, reads=width, work=work, heads=heads)
+
+
+def _widths(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int]:
+    """Numbers kept of a position, 0 where a layer keeps none itself, and FLOPs of a pair."""
+    work = 2 * (shapes["q"][0] + shapes["o"][1])
+    return shapes["k"][0] + shapes.get("v", shapes["k"])[0] if "k" in shapes else 0, work
 
 
 def _network(
@@ -174,7 +193,7 @@ def _network(
     config = known_config(source)
     head = 0
     parts = dict.fromkeys(("embedding", "head", "entry", "markov", "routed", "body", "rest"), 0)
-    for name, count in _floats(ours):
+    for name, count in _weights(ours):
         parts[_part(name)] += count
     if form.net.reads == formats.TARGET_KV:
         # An embedding that is the head too, of which fewer rows may be read.
@@ -200,6 +219,7 @@ def _network(
         layers=tuple(filter(None, kept)),
         steps=net.steps if form.net.own_layers else 1,
         hidden=net.hidden_size,
+        stored=held(ours),
     )
 
 
@@ -239,10 +259,11 @@ def _drafts(
         return latent(config)
     if not {"q", "o"} <= shapes.keys():
         return None
-    work = 2 * (shapes["q"][0] + shapes["o"][1])
-    if "k" in shapes:
-        width = shapes["k"][0] + shapes.get("v", shapes["k"])[0]
-        return Attention(keeps=width, reads=width, work=work, window=window)
+    width, work = _widths(shapes)
+    if width:
+        _, _, key, value = geometry(config, 0, sliding=bool(window))
+        heads = max(width // max(key + value, 1), 1)
+        return Attention(keeps=width, reads=width, work=work, window=window, heads=heads)
     return replace(seen, keeps=0, work=work) if seen is not None else None
 
 

@@ -27,7 +27,11 @@ ALIASES: dict[str, tuple[Alias, ...]] = {
     "AUTOREGRESSIVE": (Alias(PLAIN, "plain decoding drafts nothing"),),
     "DRAFT_MODEL": (Alias("STANDALONE", "a draft model of its own is STANDALONE"),),
     "NEXTN": (_ASSISTANT, Alias("EAGLE", "an MTP layer drafts as EAGLE does")),
-    "MTP": (_ASSISTANT, Alias("EAGLE", "an MTP layer drafts as EAGLE does")),
+    "MTP": (
+        _ASSISTANT,
+        Alias("MULTI_LAYER_EAGLE", "there is an MTP layer for each draft step", "mtp_layers"),
+        Alias("EAGLE", "an MTP layer drafts as EAGLE does"),
+    ),
     "EAGLE2": (Alias("EAGLE", "EAGLE-2 is EAGLE with topk above 1"),),
     "EAGLE": (_ASSISTANT,),
 }
@@ -100,6 +104,11 @@ TABLES: dict[str, dict[str, dict[str, Any]]] = {
     "ADAPTIVE_SLOTS": ADAPTIVE_SLOTS,
     "LOOKUP_SHAPES": LOOKUP_SHAPES,
 }
+
+
+def by_architecture(table: str) -> bool:
+    """Whether a table has other values for some targets."""
+    return len(TABLES[table]) > 1
 
 
 def look_up(table: str, architecture: str, key: str) -> tuple[Any, str]:

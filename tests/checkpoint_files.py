@@ -44,12 +44,13 @@ def write_tokenizer(folder: Path, count: int = VOCAB, first: str = "t0") -> Path
     return folder
 
 
-def block(prefix: str, into: int = HIDDEN, width: int = HIDDEN) -> Shapes:
-    """A decoder layer, but for what tells it from others."""
+def block(prefix: str, into: int = HIDDEN, width: int = HIDDEN, keys: int | None = None) -> Shapes:
+    """A decoder layer, but for what tells it from others; its keys are half as wide unless said."""
+    keys = width // 2 if keys is None else keys
     return {
         f"{prefix}self_attn.q_proj.weight": (width, into),
-        f"{prefix}self_attn.k_proj.weight": (width // 2, into),
-        f"{prefix}self_attn.v_proj.weight": (width // 2, into),
+        f"{prefix}self_attn.k_proj.weight": (keys, into),
+        f"{prefix}self_attn.v_proj.weight": (keys, into),
         f"{prefix}self_attn.o_proj.weight": (width, width),
         f"{prefix}mlp.gate_proj.weight": (2 * width, width),
         f"{prefix}mlp.up_proj.weight": (2 * width, width),

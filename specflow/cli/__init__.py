@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -21,6 +22,7 @@ COMMANDS = {
     "diff": "compare two recipes by meaning",
     "export": "a recipe as the arguments of an engine",
     "import": "an engine's arguments as a recipe",
+    "engines": "list the engines that are known, their versions, platforms and formats",
     "compile": "generate the step module",
     "profile": "time a step by the tokens it verifies: the cost table of a plan",
     "calibrate": "fit the temperatures of a draft's confidence head",
@@ -31,6 +33,8 @@ COMMANDS = {
     "completion": "the script that completes commands, recipes and fields in a shell",
 }
 
+_DASHES = re.compile(r"-\w--|--\w[\w-]*=--")
+
 EXAMPLES = """examples:
   specflow run pico/ngram --check-lossless
   specflow run pico/standalone --prompt "def add(a, b):" sampling.max_new_tokens=40
@@ -40,6 +44,7 @@ EXAMPLES = """examples:
   specflow explain pico/ngram --engine sglang@0.5.23 --platform h100
   specflow export pico/ngram --engine sglang@0.5.23 --format sh
   specflow import --engine sglang@0.5.23 --args "--speculative-algorithm NGRAM"
+  specflow engines
   specflow compile pico/ngram --show graph
   specflow profile recipes/my.yaml run.batch_size=16 -o cost.json
   specflow calibrate recipes/my.yaml --prompts dev.jsonl -o temperatures.json
@@ -103,8 +108,16 @@ def command(words: list[str]) -> int:
         prog=f"specflow {words[0]}", description=COMMANDS[words[0]], allow_abbrev=False
     )
     import_module(f"specflow.cli.{words[0]}").add(chosen)
+    _no_dashes(words)
     args = chosen.parse_intermixed_args(words[1:])  # overrides may stand before or after options
     return int(args.run(args))
+
+
+def _no_dashes(words: Sequence[str]) -> None:
+    """Stop at `--option=--`, of which argparse makes an empty list, of any option."""
+    for word in itertools.takewhile(lambda each: each != "--", words):
+        if _DASHES.fullmatch(word):
+            raise UsageError(f"`{word}` has no value: `--` ends the options", "write the value")
 
 
 def wanted_format(words: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from specflow.cli.common import (
     show,
     tell,
 )
-from specflow.cli.files import add_out, count, keep, prepare_file, read_by
+from specflow.cli.files import add_out, count, keep, prepare_file, read_by, stand_somewhere
 from specflow.load import load
 from specflow.measuring import to_calibrate, unmeasured
 from specflow.packs import find, with_stand_in
@@ -53,6 +53,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Decode, fit, print, write; 1 where a prompt was at fault or it was stopped."""
     gc.enable()
+    stand_somewhere()
     recipe = load(find(args.recipe), args.overrides)
     recipe = unmeasured(with_stand_in(recipe) if args.stand_in else recipe)
     resolved = resolve(recipe)

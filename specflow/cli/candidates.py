@@ -13,8 +13,8 @@ from specflow.cli.common import is_override
 from specflow.errors import RecipeError
 from specflow.facts import BUILTIN, builtins
 from specflow.load import load
-from specflow.recipe import STAND_IN, Fields, Recipe, RunFields, SamplingFields, TargetFields
-from specflow.resolve import AXES
+from specflow.recipe import STAND_IN, Recipe
+from specflow.resolve import AXES, block_fields
 from specflow.stages import COMMITS, DRAFTS, VERIFIES
 from specflow.tables import ALIASES
 
@@ -209,14 +209,7 @@ def _recipe(named: Sequence[str]) -> tuple[list[str], dict[str, tuple[str, Any]]
     shapes = [name for name in (said("verify", "shape"),) if name in VERIFIES]
     states = [name for name in (said("commit", "draft_state"),) if name in COMMITS]
     shapes = shapes or list(dict.fromkeys(shape for stage in stages for shape in stage.shapes))
-    have: dict[str, list[type[Fields]]] = {
-        "target": [TargetFields],
-        "draft": [stage.fields for stage in stages],
-        "verify": [VERIFIES[name].fields for name in shapes],
-        "commit": [COMMITS[name].fields for name in states or COMMITS.names()],
-        "sampling": [SamplingFields],
-        "run": [RunFields],
-    }
+    have = block_fields(stages, shapes, states or COMMITS.names())
     out: dict[str, tuple[str, Any]] = {}
     for block, each in have.items():
         out |= {f"{block}.{key}": (AXIS_DOCS[key], None) for key in AXES.get(block, ())}

@@ -9,15 +9,17 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
+from specflow import facts
 from specflow.diagnostics import Diagnostic, Format, Severity, render, summary
-from specflow.errors import RecipeError
+from specflow.errors import RecipeError, UsageError
 from specflow.load import load
 from specflow.packs import find, with_stand_in
 from specflow.recipe import Recipe, ResolvedRecipe
-from specflow.resolve import resolve
+from specflow.resolve import Reader, resolve
 from specflow.tables import ENGINES
 
 CLEAN, FINDINGS, USAGE = 0, 1, 2
+OPERAND = "path or pack name, or an engine's arguments: `sglang:--speculative-algorithm ...`"
 # `sglang@0.5.23:--speculative-algorithm ...`: what an engine is started with, as an operand.
 ENGINE_WORD = re.compile(rf"({'|'.join(ENGINES)})(@[^:\s]*)?:")
 
@@ -29,10 +31,19 @@ def add_format(parser: argparse.ArgumentParser, *formats: str) -> None:
     )
 
 
+def add_overwrite(parser: argparse.ArgumentParser) -> None:
+    """`--overwrite`, which every command asks for before it replaces a file."""
+    parser.add_argument("--overwrite", action="store_true", help="replace FILE where it exists")
+
+
 def add_overrides(parser: argparse.ArgumentParser) -> None:
     """`key=value` after the recipe."""
     parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="fields to set: draft.min_match=3"
+        "overrides",
+        nargs="*",
+        default=[],  # without one argparse says it is required, where another argument is missing
+        metavar="key=value",
+        help="fields to set: draft.min_match=3",
     )
 
 
@@ -54,12 +65,27 @@ def add_stand_in(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def need_engine(args: argparse.Namespace) -> None:
+    """Stop at a machine of no engine."""
+    if args.platform is not None and args.engine is None:
+        raise UsageError("`--platform` is of an engine", "name one with `--engine`")
+
+
 def read(
-    name: str, overrides: Sequence[str] = (), *, stand_in: bool = False
+    name: str,
+    overrides: Sequence[str] = (),
+    *,
+    stand_in: bool = False,
+    reader: Reader = facts.read,
+    device: str = "",
 ) -> tuple[Recipe, ResolvedRecipe]:
-    """A recipe by path or pack name, or an engine's arguments, loaded and resolved."""
+    """A recipe by path or pack name, or an engine's arguments, loaded and resolved.
+
+    reader  what a model says of itself; by itself, of one that is here or recorded
+    device  that the question is about, where the recipe names none
+    """
     recipe, findings = written(name, overrides, stand_in=stand_in)
-    resolved = resolve(recipe)
+    resolved = resolve(recipe, reader, device=device)
     return recipe, replace(resolved, findings=(*findings, *resolved.findings))
 
 
@@ -113,6 +139,7 @@ def tell(findings: Sequence[Diagnostic]) -> None:
 
 
 def worst(findings: Sequence[Diagnostic], *, strict: bool) -> int:
-    """The exit code of a set of findings; `strict` counts warnings too."""
-    stop = [d for d in findings if strict or d.severity is Severity.ERROR]
+    """The exit code of a set of findings; `strict` counts warnings too. A note only tells."""
+    counted = (Severity.ERROR, Severity.WARNING) if strict else (Severity.ERROR,)
+    stop = [d for d in findings if d.severity in counted]
     return FINDINGS if stop else CLEAN

@@ -6,7 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
-from specflow.cli.common import CLEAN, add_overrides, add_stand_in, read, tell
+from specflow.cli.common import CLEAN, OPERAND, add_overrides, add_stand_in, read, tell
 from specflow.codegen import StaleReason, StepModule, emit
 from specflow.constraints import rules
 from specflow.errors import RuntimeFault
@@ -19,7 +19,7 @@ from specflow.lower import PASSES, lower
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
-    parser.add_argument("recipe", metavar="RECIPE", help="path or pack name")
+    parser.add_argument("recipe", metavar="RECIPE", help=OPERAND)
     add_overrides(parser)
     add_stand_in(parser)
     parser.add_argument(

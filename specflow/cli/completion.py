@@ -62,7 +62,9 @@ complete -c specflow -f -a '(__specflow_complete)'
 def add(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument("shell", choices=tuple(SCRIPTS), help="the shell that is to complete")
-    parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)  # what the script asks
+    parser.add_argument(
+        "words", nargs="*", default=[], help=argparse.SUPPRESS
+    )  # what the script asks
     parser.set_defaults(run=run)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from specflow.columns import columns
 from specflow.errors import UsageError
+from specflow.foreign_files import read_text
 from specflow.machines import MACHINES, Machine
 from specflow.recipe import ResolvedRecipe
 from specflow.roofline import as_json, estimate, rows
@@ -79,9 +80,7 @@ def _measured(file: Path) -> float:
     """The accept length in a run report."""
     way_out = "write a number, or the report.json that `specflow run --out` wrote"
     try:
-        if file.stat().st_size > LARGEST_REPORT:
-            raise UsageError(f"`{file}` is no run report", way_out)
-        said = json.loads(file.read_bytes().decode("utf-8"))
+        said = json.loads(read_text(file, LARGEST_REPORT))
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(
             f"`--accept-length {file}` is neither a number nor a report", way_out

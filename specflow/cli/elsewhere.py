@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
-from specflow.cli.common import CLEAN, FINDINGS, show, tell
+from specflow.cli.common import FINDINGS, tell
 from specflow.cli.engines import asked_engine, resolved_by
-from specflow.cli.files import keep
 from specflow.engines.installed import ready
 from specflow.prompts import Prompts
 from specflow.recipe import ResolvedRecipe
-from specflow.report import REPORT
 
 
 def run_elsewhere(
@@ -27,22 +24,12 @@ def run_elsewhere(
         return FINDINGS
     # rich and torch load only now, when all else is known to be right
     from specflow.cli.progress import Progress
+    from specflow.cli.reporting import leave
     from specflow.execute import Completions
     from specflow.serving.run import Asked, serve
 
     wanted = Asked(asked.engine, asked.version, found.export, args.baseline, args.check_lossless)
     with Progress() as watch, Completions(out) as sink:
         served = serve(resolved, prompts, wanted, sink, watch)
-        unwritten = CLEAN
-        if served.report is not None and out is not None:
-            text = json.dumps(served.report, indent=2, ensure_ascii=False) + "\n"
-            unwritten = keep(out / REPORT, text)
-        if served.report is not None and args.format == "json":
-            tell(served.findings)
-            print(json.dumps(served.report, indent=2, ensure_ascii=False))
-        else:
-            show(served.findings, args.format)
-        if served.report is not None and args.format != "json":
-            shown = [(c.request.id, c.text) for c in served.completions] if args.prompt else []
-            watch.table(served.report, shown)
+        unwritten = leave(args, out, watch, served.report, served.findings, served.completions)
     return FINDINGS if served.findings else unwritten

@@ -5,9 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 
-from specflow.cli.common import CLEAN, FINDINGS, add_format, add_stand_in, is_override, read, tell
+from specflow.cli.common import (
+    CLEAN,
+    FINDINGS,
+    OPERAND,
+    add_format,
+    add_stand_in,
+    is_override,
+    need_engine,
+    read,
+    tell,
+)
 from specflow.cli.costs import COST_OPTIONS, add_cost, cost
 from specflow.cli.engines import add_engine, asked_engine, asked_platform, resolved_by
+from specflow.cli.memory import device_of
+from specflow.cli.models import add_models, reader_of
 from specflow.engines import show
 from specflow.engines.outcome import Refused
 from specflow.errors import UsageError
@@ -17,13 +29,18 @@ from specflow.recipe import ResolvedRecipe
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
-    parser.add_argument("recipe", metavar="RECIPE", help="path or pack name")
+    parser.add_argument("recipe", metavar="RECIPE", help=OPERAND)
     parser.add_argument(
-        "words", nargs="*", metavar="FIELD|key=value", help="one field to explain; overrides"
+        "words",
+        nargs="*",
+        default=[],
+        metavar="FIELD|key=value",
+        help="one field to explain; overrides",
     )
     add_engine(parser, "show what an engine makes of the recipe")
     add_cost(parser)
     add_stand_in(parser)
+    add_models(parser)
     add_format(parser, "text", "json")
     parser.set_defaults(run=run)
 
@@ -32,7 +49,9 @@ def run(args: argparse.Namespace) -> int:
     """Print the ledger, or one field's history."""
     fields = [w for w in args.words if not is_override(w)]
     overrides = [w for w in args.words if is_override(w)]
-    resolved = read(args.recipe, overrides, stand_in=args.stand_in)[1]
+    reader = reader_of(args, needed=args.cost)
+    device, alone = device_of(args), {"stand_in": args.stand_in, "reader": reader}
+    resolved = read(args.recipe, overrides, device=device, **alone)[1]
     tell(resolved.findings)
     _together(args, fields)
     if args.engine is not None:
@@ -58,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _together(args: argparse.Namespace, fields: list[str]) -> None:
     """Stop at options that do not belong together."""
+    need_engine(args)
     asked = [
         f"--{name.replace('_', '-')}" for name in COST_OPTIONS if getattr(args, name) is not None
     ]

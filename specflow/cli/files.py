@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
+import fcntl
 import os
+import re
 import secrets
 import stat
 import sys
@@ -13,9 +16,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from specflow import prompts as prompt_files
-from specflow.cli.common import CLEAN, FINDINGS, told
+from specflow.cli.common import CLEAN, FINDINGS, add_overwrite, told
 from specflow.errors import RuntimeFault, UsageError
 from specflow.recipe import Recipe, ResolvedRecipe
+
+_OPEN = re.compile(r"/proc/(\d+|self)(/task/\d+)?/fd")  # where descriptors have names
 
 
 def read_by(recipe: Recipe, prompts: Path | None = None) -> list[Path]:
@@ -27,12 +32,26 @@ def read_by(recipe: Recipe, prompts: Path | None = None) -> list[Path]:
     return [*sources, *(each for each in (own, prompts) if each is not None)]
 
 
-def add_out(parser: argparse.ArgumentParser, what: str) -> None:
+def stand_somewhere() -> None:
+    """Stop where the folder that a command is run in is gone: torch's libraries cannot load there.
+
+    They end the process without a word of ours.
+    """
+    try:
+        Path.cwd()
+    except OSError as error:
+        offer = "change into a folder that exists"
+        raise UsageError("the folder you are in is gone", offer) from error
+
+
+def add_out(
+    parser: argparse.ArgumentParser, what: str, otherwise: str = "nothing is written"
+) -> None:
     """`-o FILE`, and `--overwrite`."""
     parser.add_argument(
-        "-o", "--out", metavar="FILE", help=f"write {what} there; without it nothing is written"
+        "-o", "--out", metavar="FILE", help=f"write {what} there; without it {otherwise}"
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace FILE where it exists")
+    add_overwrite(parser)
 
 
 def count(text: str) -> int:
@@ -51,19 +70,24 @@ def prompts_of(
     return prompt_files.read(recipe.file("run.prompts", resolved.run.prompts), limit)
 
 
-def prepare_file(name: str, read: Iterable[Path], *, overwrite: bool) -> Path:
+def prepare_file(name: str, read: Iterable[Path], *, overwrite: bool, option: str = "-o") -> Path:
     """Where a result will go, tried before any model loads; nothing is left there by that.
 
     A link is followed: what it names is written. Files that were `read` are never written over.
+    A terminal, another device and what is open already, as /dev/stdout, take it as they are.
     """
-    file = _real("-o", name)
+    file, said = _real(option, name), f"`{option} {name}`"
+    opened = _opened(Path(name))
+    if opened is not None or file.is_char_device():
+        with _writable(option, name, "name a file, or what can be written"):
+            return _as_it_is(Path(name), file, opened)
     if file.exists() and not file.is_file():
-        raise UsageError(f"`-o {name}` is no file", "name a file; it is made")
+        raise UsageError(f"{said} is no file", "name a file; it is made")
     if file in [Path(os.path.realpath(each)) for each in read]:
-        raise UsageError(f"`-o {name}` is a file that is read", "name another file; it is made")
+        raise UsageError(f"{said} is a file that is read", "name another file; it is made")
     if file.exists() and not overwrite:
-        raise UsageError(f"`-o {name}` exists", "name another file, or add --overwrite")
-    with _writable("-o", name, "name a file in a folder that can be written"):
+        raise UsageError(f"{said} exists", "name another file, or add --overwrite")
+    with _writable(option, name, "name a file in a folder that can be written"):
         try_folder(file.parent, file.name)
         if file.exists():
             os.close(os.open(file, os.O_WRONLY))  # one that is read-only is meant to stay
@@ -108,8 +132,16 @@ def try_folder(folder: Path, name: str = "") -> None:
 def write_whole(file: Path, text: str) -> None:
     """A file whole, or as it was before; RuntimeFault where the disk does not take it.
 
-    One that was there lends its mode and its owner.
+    One that was there lends its mode and its owner. What is no regular file is written to as it is:
+    in its place a file would be in the way of everyone else who writes there.
     """
+    try:
+        as_it_is = _handle(file)
+        if as_it_is is not None:
+            _pour(as_it_is, text)
+            return
+    except OSError as error:
+        raise RuntimeFault(f"`{file}` cannot be written: {error.strerror}") from error
     beside = file.with_name(f".specflow-{secrets.token_hex(8)}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -126,6 +158,55 @@ def write_whole(file: Path, text: str) -> None:
     finally:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
+
+
+def _opened(file: Path) -> int | None:
+    """The descriptor that a name stands for, as /dev/stdout and /dev/fd/3; None for any other."""
+    with contextlib.suppress(OSError, ValueError):
+        for _ in range(40):  # links, as many as a kernel follows
+            folder = os.path.realpath(file.parent)
+            at = _OPEN.fullmatch(folder)
+            if at and at[1] in ("self", str(os.getpid())) and file.name.isdecimal():
+                return int(file.name)
+            if not file.is_symlink():
+                break
+            file = Path(folder) / file.readlink()
+    return None
+
+
+def _as_it_is(named: Path, file: Path, opened: int | None) -> Path:
+    """What is written to as it stands; OSError where that cannot be."""
+    if opened is None:
+        os.close(os.open(file, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY))
+        return file
+    if fcntl.fcntl(opened, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+        raise PermissionError(errno.EACCES, "it is open to be read")
+    return named
+
+
+def _handle(file: Path) -> int | None:
+    """A descriptor of what is no regular file; None for one, a folder, and what is to be made."""
+    opened = _opened(file)
+    if opened is not None:
+        return os.dup(opened)
+    try:
+        mode = file.stat().st_mode
+    except OSError:
+        return None
+    if not stat.S_ISCHR(mode) and not stat.S_ISFIFO(mode):
+        return None
+    # A pipe that nobody reads fails so, where it would be waited for.
+    handle = os.open(file, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    os.set_blocking(handle, True)
+    return handle
+
+
+def _pour(handle: int, text: str) -> None:
+    """All of a text into a descriptor, behind what was printed before; it is closed."""
+    with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as out:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        out.write(text)
 
 
 def keep(file: Path, text: str) -> int:
@@ -149,7 +230,8 @@ def _real(option: str, name: str) -> Path:
         real.exists()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"`{option} {name}` cannot be: {reason}", "name another") from error
+        offer = "name another, in a folder that can be written"
+        raise UsageError(f"`{option} {name}` cannot be written: {reason}", offer) from error
     if not name:
         raise UsageError(f"`{option}` names nothing", "name what is to be made")
     return real

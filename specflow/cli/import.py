@@ -15,7 +15,10 @@ from specflow.errors import UsageError
 def add(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument(
-        "file", nargs="?", metavar="FILE", help="a script or command line, JSON, or YAML"
+        "file",
+        nargs="?",
+        metavar="FILE",
+        help="a script or command line, JSON, YAML, or a Python program; `-` is standard input",
     )
     parser.add_argument(
         "--args", metavar="TEXT", help='the arguments themselves: "--tp-size 2 ..."'
@@ -37,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("name a file, or give `--args`", "`specflow import --help` has both")
     foreign = translated(asked, args.file, args.args)
     tell(foreign.findings)
-    origin = args.file or "the command line"
+    origin = {None: "the command line", "-": "standard input"}.get(args.file, args.file)
     name = f"{asked.engine.name}@{asked.version}"
     print(f"# Imported from {name} arguments ({origin}); `specflow validate` checks it.")
     print(foreign.text, end="")

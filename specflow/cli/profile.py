@@ -22,7 +22,15 @@ from specflow.cli.common import (
     show,
     tell,
 )
-from specflow.cli.files import add_out, count, keep, prepare_file, prompts_of, read_by
+from specflow.cli.files import (
+    add_out,
+    count,
+    keep,
+    prepare_file,
+    prompts_of,
+    read_by,
+    stand_somewhere,
+)
 from specflow.load import load
 from specflow.measuring import sizes_of, to_profile, unmeasured
 from specflow.packs import find, with_stand_in
@@ -66,6 +74,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Time, print, write; 1 where it was stopped before it had a table."""
     gc.enable()
+    stand_somewhere()
     recipe = load(find(args.recipe), args.overrides)
     recipe = unmeasured(with_stand_in(recipe) if args.stand_in else recipe)
     resolved = resolve(recipe)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 from pathlib import Path
 
 from specflow import prompts as prompt_files
 from specflow.cli.common import (
-    CLEAN,
     FINDINGS,
+    OPERAND,
     USAGE,
     add_format,
     add_overrides,
@@ -19,7 +18,7 @@ from specflow.cli.common import (
     show,
     tell,
 )
-from specflow.cli.files import count, keep, prepare_folder, prompts_of
+from specflow.cli.files import count, prepare_folder, prompts_of, stand_somewhere
 from specflow.errors import UsageError
 from specflow.recipe import Recipe, ResolvedRecipe
 from specflow.report import COMPLETIONS, REPORT
@@ -27,7 +26,7 @@ from specflow.report import COMPLETIONS, REPORT
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
-    parser.add_argument("recipe", metavar="RECIPE", help="path or pack name")
+    parser.add_argument("recipe", metavar="RECIPE", help=OPERAND)
     add_overrides(parser)
     add_stand_in(parser)
     source = parser.add_mutually_exclusive_group()
@@ -62,6 +61,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Decode and report; 1 where a prompt was at fault or a check failed."""
     gc.enable()
+    stand_somewhere()
     recipe, resolved = read(args.recipe, args.overrides, stand_in=args.stand_in)
     tell(resolved.findings)
     if args.check_lossless and resolved.sampling.temperature > 0:
@@ -83,24 +83,14 @@ def run(args: argparse.Namespace) -> int:
         return run_elsewhere(args, resolved, prompts, out)
     # rich and torch load only now, when all else is known to be right
     from specflow.cli.progress import Progress
+    from specflow.cli.reporting import leave
     from specflow.execute import Wanted, execute
 
     with Progress() as watch:
         wanted = Wanted(out, args.baseline, args.check_lossless)
         outcome = execute(recipe, resolved, prompts, wanted, watch)
         report = outcome.report.as_json() if outcome.report is not None else None
-        unwritten = CLEAN
-        if report is not None and out is not None:
-            text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
-            unwritten = keep(out / REPORT, text)
-        if report is not None and args.format == "json":
-            tell(outcome.findings)
-            print(json.dumps(report, indent=2, ensure_ascii=False))
-        else:
-            show(outcome.findings, args.format)
-        if report is not None and args.format != "json":
-            shown = [(c.request.id, c.text) for c in outcome.completions] if args.prompt else []
-            watch.table(report, shown)
+        unwritten = leave(args, out, watch, report, outcome.findings, outcome.completions)
     failed = outcome.findings or outcome.stopped or (report or {}).get("lossless", {}).get("failed")
     return FINDINGS if failed else unwritten
 

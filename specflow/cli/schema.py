@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
 from specflow.cli.common import CLEAN
+from specflow.cli.files import add_out, prepare_file, write_whole
 from specflow.schema import schema
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
-    parser.add_argument("-o", "--out", metavar="FILE", help="write it here, not to stdout")
+    add_out(parser, "it", "it is printed")
     parser.set_defaults(run=run)
 
 
@@ -22,5 +22,5 @@ def run(args: argparse.Namespace) -> int:
     if args.out is None:
         print(text, end="")
     else:
-        Path(args.out).write_text(text, encoding="utf-8")
+        write_whole(prepare_file(args.out, (), overwrite=args.overwrite), text)
     return CLEAN

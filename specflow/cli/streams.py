@@ -13,9 +13,11 @@ import os
 import sys
 from typing import Any
 
-from specflow.cli.common import FINDINGS, told
+from specflow.cli.common import FINDINGS, USAGE, told
 
 OUT, ERR = 1, 2  # file descriptors
+# A path that is named and cannot be used, rather than a machine that gives up.
+PATHS = (errno.EACCES, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
 
 
 class Outlet(io.RawIOBase):
@@ -87,11 +89,12 @@ def delivered(code: int) -> int:
 
 
 def refused(error: OSError, form: str) -> int:
-    """Say what the system did not let be read or written."""
+    """Say what the system did not let be read or written; a path that cannot be used is usage."""
     where = f" `{error.filename}`" if error.filename else ""
     message = f"the system refused{where}: {error.strerror or error}"
     offer = "see that it is there, that you may use it, and that there is room"
-    return told("SF091", "run-fault", message, form, FINDINGS, offer)
+    code = USAGE if error.filename and error.errno in PATHS else FINDINGS
+    return told("SF091", "run-fault", message, form, code, offer)
 
 
 def crashed(error: Exception, form: str) -> int:

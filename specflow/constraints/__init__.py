@@ -11,6 +11,7 @@ from specflow.constraints.accept import (
 )
 from specflow.constraints.checkpoints import (
     missing_checkpoint,
+    model_not_here,
     tokenizer_mismatch,
     unreadable_checkpoint,
     vocabulary_mismatch,
@@ -68,6 +69,7 @@ SPANNING: tuple[Rule, ...] = (
     engine_only_target,
     foreign_draft,
     missing_checkpoint,
+    model_not_here,
     unreadable_checkpoint,
     longer_than_context,
     half_precision_on_cpu,

@@ -62,7 +62,9 @@ def accept_on_other_shape(r: ResolvedRecipe) -> Iterator[Finding]:
         else {"verify.shape": "what is verified"},
         help="write `accept: target_only`, or leave it out"
         + ("; or write `topk: 1` for a chain" if kept > 1 else ""),
-        fix=Drop("verify.accept", safe=kept <= 1),
+        fix=Drop(
+            "verify.accept", otherwise=("write `draft.topk: 1` for a chain",) if kept > 1 else ()
+        ),
     )
 
 
@@ -138,5 +140,5 @@ def greedy_at_temperature(r: ResolvedRecipe) -> Iterator[Finding]:
             label="takes the likeliest token",
             because={"sampling.temperature": "asks for samples"},
             help="leave `verify.accept` out, or set `sampling.temperature: 0`",
-            fix=Drop("verify.accept", safe=False),
+            fix=Drop("verify.accept", otherwise=("write `sampling.temperature: 0`",)),
         )

@@ -1,10 +1,11 @@
-"""SF020 to SF029 and SF060 to SF069: what is told from headers, before any weight loads."""
+"""SF020 to SF029, SF060 to SF069, SF075: what is told from headers, before any weight loads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from specflow.constraints.drafts import holder, network
+from specflow.provenance import Origin
 from specflow.recipe import ResolvedRecipe
 from specflow.rules import Finding, rule
 from specflow.vocab_map import differing_ids
@@ -21,7 +22,17 @@ def vocabulary_mismatch(r: ResolvedRecipe) -> Iterator[Finding]:
     and harmless; the other way round the first such token ends the run.
 
     ## Example
-    A folder whose tokenizer.json has 2,053 tokens beside a config.json with `vocab_size: 2048`.
+    The tokenizer.json of `tiny-larger-words` has 25 tokens, its model a row for 20 of them.
+    ```yaml
+    target: {model: tiny-larger-words}
+    draft: {algorithm: NGRAM}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: NGRAM}
+    ```
 
     ## Fix
     Take tokenizer and weights from one checkpoint.
@@ -50,7 +61,17 @@ def tokenizer_mismatch(r: ResolvedRecipe) -> Iterator[Finding]:
     without a tokenizer of its own, as most EAGLE checkpoints are, is taken to speak the target's.
 
     ## Example
-    A draft of another model family beside the target.
+    The tokenizer of `tiny-swapped` has another first token than the target's.
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: STANDALONE, model: tiny-swapped}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: STANDALONE, model: tiny-llama}
+    ```
 
     ## Fix
     Name a draft of the target's family, with the same tokenizer.json.
@@ -94,6 +115,59 @@ def missing_checkpoint(r: ResolvedRecipe) -> Iterator[Finding]:
     yield from _problems(r, "missing")
 
 
+@rule("SF075", "model-not-here", warning=True)
+def model_not_here(r: ResolvedRecipe) -> Iterator[Finding]:
+    """A model of a recipe that is written for another machine can be looked at here.
+
+    ## Why
+    A recipe can be translated and compared without its models. What a model would say is not known
+    then: rules about it are silent, and a field that nobody wrote has the usual value. To run or
+    compile a recipe its models have to be here (SF061).
+
+    ## Example
+    ```yaml
+    target: {model: /models/far-away}
+    draft: {algorithm: NGRAM}
+    ```
+    ```sh
+    specflow export recipe.yaml --engine sglang
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: meta-llama/Llama-3.1-8B-Instruct}
+    draft: {algorithm: NGRAM}
+    ```
+    ```sh
+    specflow export recipe.yaml --engine sglang
+    ```
+
+    ## Fix
+    `--hub` asks the Hub for a model's config and headers. `specflow validate --write-facts FILE`,
+    where the model is, writes what it says into a file; `--facts FILE` reads it anywhere.
+    """
+    for block in MODELS:
+        facts = r.facts[block]
+        if facts.elsewhere and facts.problem is not None:
+            yield Finding(
+                at=f"{block}.model",
+                message=f"{facts.problem.message}: what it would say is not checked",
+                label="not here",
+                notes=_assumed(r, facts.model),
+                help=facts.problem.help,
+            )
+
+
+def _assumed(r: ResolvedRecipe, model: str) -> tuple[str, ...]:
+    """A word on the fields that the model would have said."""
+    entries = [r.ledger[path] for path in r.ledger]
+    open_ = [e for e in entries if e.origin is Origin.ASSUMED and f"`{model}`" in e.because]
+    if not open_:
+        return ()
+    said = ", ".join(f"`{e.path}`" for e in open_)
+    return (f"it would tell {said}: write what it says where that matters",)
+
+
 @rule("SF063", "unreadable-checkpoint")
 def unreadable_checkpoint(r: ResolvedRecipe) -> Iterator[Finding]:
     """A checkpoint is whole: config.json, and weights in safetensors or GGUF.
@@ -103,7 +177,17 @@ def unreadable_checkpoint(r: ResolvedRecipe) -> Iterator[Finding]:
     download is told from its header and its size.
 
     ## Example
-    A folder that holds `pytorch_model.bin` and no safetensors file.
+    The folder of `tiny-pickle` holds `pytorch_model.bin` and no safetensors file.
+    ```yaml
+    target: {model: tiny-pickle}
+    draft: {algorithm: NGRAM}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: NGRAM}
+    ```
 
     ## Fix
     Download the checkpoint again, or convert it to safetensors.

@@ -59,7 +59,7 @@ UNDRIVEN_FAMILIES = {"deepseek_v4": "compressed_sparse_attention"}
 
 def holder(r: ResolvedRecipe) -> str:
     """The block whose checkpoint the draft lies in."""
-    return "draft" if r.facts["draft"].model else "target"
+    return r.facts.holder
 
 
 def network(r: ResolvedRecipe) -> DraftFacts:
@@ -121,7 +121,7 @@ def hidden_size_mismatch(r: ResolvedRecipe) -> Iterator[Finding]:
 
 def _width_faults(net: DraftFacts, width: int) -> Iterator[str]:
     """What is of another width than the target, as what follows the draft's name."""
-    reads = named(net.format).net.reads
+    reads = net.reads
     if reads == TAPS and net.reads_width % width:
         yield f"reads rows of {net.reads_width}, which is no whole number of layers {width} wide"
     elif reads != TAPS and net.reads_width != width:
@@ -143,7 +143,17 @@ def ill_fitting_draft(r: ResolvedRecipe) -> Iterator[Finding]:
     anything loads; so is the number of layers that the draft says it reads.
 
     ## Example
-    A checkpoint with an `lm_head` of 32,000 rows and no `d2t`, beside a target of 128,256 tokens.
+    `tiny-eagle3-no-map` has a head of 5 rows and no `d2t`, beside a target of 20 tokens.
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3-no-map}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3}
+    ```
 
     ## Fix
     Name a draft that was made for this target, or download it again.
@@ -249,8 +259,18 @@ def recurrent_target(r: ResolvedRecipe) -> Iterator[Finding]:
     and running on would corrupt the text while acceptance looks healthy.
 
     ## Example
-    A target whose config.json says `model_type: qwen3_next`, `kimi_linear` or `nemotron_h`, or
-    lists `linear_attention` among its `layer_types`, beside any draft.
+    The config.json of `tiny-qwen3-next` says `model_type: qwen3_next`; `kimi_linear`, `nemotron_h`
+    and `linear_attention` among the `layer_types` say the same.
+    ```yaml
+    target: {model: tiny-qwen3-next}
+    draft: {algorithm: NGRAM}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: NGRAM}
+    ```
 
     ## Fix
     Run it on an engine, or name another target. Its plain decoding is not driven here either.
@@ -270,7 +290,17 @@ def recurrent_draft(r: ResolvedRecipe) -> Iterator[Finding]:
     guesses too, and cannot be rolled back.
 
     ## Example
-    A draft model whose config.json says `model_type: qwen3_5`.
+    The draft model's config.json says `model_type: qwen3_next`.
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: STANDALONE, model: tiny-qwen3-next}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: STANDALONE, model: tiny-llama}
+    ```
 
     ## Fix
     Name a draft model whose layers are all attention.
@@ -418,7 +448,7 @@ def foreign_draft(r: ResolvedRecipe) -> Iterator[Finding]:
 def _unknown_draft(r: ResolvedRecipe, stage: DraftStage) -> Iterator[Finding]:
     """A draft that is of no known kind, where enough of it could be read to say so."""
     draft, net = r.facts["draft"], r.facts.net
-    if not draft.tensors or net.problem is not None:
+    if not draft.model or draft.problem is not None or net.problem is not None:
         return
     if _runs_a_model(stage) and not (draft.layers and draft.hidden_size):
         return  # a config in words of its own: whether it is whole shows when it loads

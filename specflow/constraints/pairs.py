@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specflow.constraints.drafts import holder, network, offsets
-from specflow.facts import DraftFacts, ModelFacts, text_of
+from specflow.facts import DraftFacts, ModelFacts
 from specflow.formats import TAPS, TARGET_KV, named
 from specflow.recipe import ResolvedRecipe
 from specflow.rules import Finding, rule
@@ -22,7 +22,9 @@ PACKED = frozenset({"U8", "I8", "I32", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F4", "F
 SCALES = re.compile(
     r".*(\.(weight_scale(_inv|_2)?|weight_packed|qweight|qzeros|scales|absmax|SCB)|_scales)"
 )
+_OF_LAYER = re.compile(r"model\.(?:mtp_)?layers\.(0|[1-9]\d{0,9})\.", re.ASCII)
 MOST_TOLD = 4  # tensors that look wrong which are told one by one
+TIED = "tie_word_embeddings"  # the head is the embedding
 DECLARED = ("draft_vocab_size", "draft_vocabulary_size")
 CONFIGS_OF_QUANTISERS = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")
 
@@ -75,6 +77,14 @@ def packed_weight(model: ModelFacts) -> tuple[str, str]:
     return next(found, ("", ""))
 
 
+def _packed(r: ResolvedRecipe) -> Iterator[tuple[str, ModelFacts, str, str]]:
+    """The models whose weights are stored packed: block, model, name and dtype of one of those."""
+    for block in ("target", "draft"):
+        name, dtype = packed_weight(r.facts[block])
+        if name:
+            yield block, r.facts[block], name, dtype
+
+
 def quantiser(model: ModelFacts) -> str:
     """What a checkpoint says it was quantised with; empty where it says nothing."""
     for config in (model.config, model.text):
@@ -89,24 +99,19 @@ def quantiser(model: ModelFacts) -> str:
     return ""
 
 
-def declared_vocabulary(draft: ModelFacts) -> int:
-    """How many words the config of a draft says it has; 0 where it does not say."""
+def fewer_words(draft: ModelFacts, target: ModelFacts, net: DraftFacts) -> int:
+    """How many words a draft says it has, where those are fewer than the target's; else 0."""
     said = (config.get(key) for config in (draft.config, draft.text) for key in DECLARED)
-    return next((n for n in said if type(n) is int and n > 0), 0)
-
-
-def tied(draft: ModelFacts) -> bool:
-    """Whether a config says that the head is the embedding."""
-    return any(c.get("tie_word_embeddings") is True for c in (draft.config, text_of(draft.config)))
+    words = next((n for n in said if type(n) is int and n > 0), net.map_size)
+    return words if words < target.vocab_size else 0
 
 
 def headless(r: ResolvedRecipe) -> bool:
     """Whether the draft is of a kind that brings a head, and brings none."""
     net = network(r)
-    if not net.format or not r.facts[holder(r)].tensors or net.vocab_size:
+    if net.reads != TAPS or not r.facts[holder(r)].tensors or net.vocab_size:
         return False
-    form = named(net.format).net
-    return form.own_head and form.reads == TAPS
+    return named(net.format).net.own_head
 
 
 def _rows_of(name: int, width: int) -> str:
@@ -124,18 +129,28 @@ def borrowed_head(r: ResolvedRecipe) -> Iterator[Finding]:
     target's head; and an engine may leave a head that it misses as random as it was made.
 
     ## Example
-    A checkpoint with `fc.weight` and one layer, no `lm_head.weight`, and a `draft_vocab_size` of
-    the target's own vocabulary.
+    `tiny-eagle3-no-head` has `fc.weight`, a layer and the target's own vocabulary, and no
+    `lm_head.weight`.
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3-no-head}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3}
+    ```
 
     ## Fix
     Save the draft with its head; or write `tie_word_embeddings: true` into its config.json where
     the head is its own embedding; or say with `allow` that the target's head is meant.
     """
     draft, target = r.facts[holder(r)], r.facts["target"]
-    if not headless(r) or network(r).has_map or tied(draft):
+    net = network(r)
+    if not headless(r) or net.has_map or draft.says(TIED):
         return
-    declared = declared_vocabulary(draft)
-    if declared and target.vocab_size and declared < target.vocab_size:
+    if fewer_words(draft, target, net):
         return  # a head of its own is the only one that fits: SF066
     yield Finding(
         at=f"{holder(r)}.model",
@@ -160,8 +175,23 @@ def untrained_weights(r: ResolvedRecipe) -> Iterator[Finding]:
     of every matrix.
 
     ## Example
-    An `lm_head.weight` with a standard deviation of 0.0200 and a kurtosis of 3.00, beside
-    `initializer_range: 0.02` in config.json.
+    The weights of `tiny-eagle3` are zeros.
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3}
+    ```
+    ```sh
+    specflow validate recipe.yaml --deep
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: builtin:pico-llama}
+    draft: {algorithm: EAGLE3, model: builtin:pico-llama-eagle3}
+    ```
+    ```sh
+    specflow validate recipe.yaml --deep
+    ```
 
     ## Fix
     Download the draft again, or convert it again from the training run; where it is untrained on
@@ -189,16 +219,26 @@ def missing_draft_head(r: ResolvedRecipe) -> Iterator[Finding]:
     was made, and accepts nothing, for ever.
 
     ## Example
-    A config.json with `draft_vocab_size: 32000` beside a target of 128,256 tokens, and no
-    `lm_head.weight`.
+    The config.json of `tiny-eagle3-lost-head` has a `draft_vocab_size` below the target's
+    vocabulary, and its weights no `lm_head.weight`.
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3-lost-head}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3}
+    ```
 
     ## Fix
     Take the checkpoint that has the head; or write the target's vocabulary as `draft_vocab_size`
     to borrow the target's head.
     """
     draft, target, net = r.facts[holder(r)], r.facts["target"], network(r)
-    words = declared_vocabulary(draft) or net.map_size
-    if not headless(r) or not words or words >= (target.vocab_size or words):
+    words = fewer_words(draft, target, net)
+    if not headless(r) or not words:
         return
     yield Finding(
         at=f"{holder(r)}.model",
@@ -221,16 +261,24 @@ def packed_without_config(r: ResolvedRecipe) -> Iterator[Finding]:
     `quantization_config` in config.json.
 
     ## Example
-    A draft whose tensors are `qweight`, `qzeros` and `scales`, and whose config.json has no
-    `quantization_config`.
+    The tensors of `tiny-eagle3-packed` are `qweight`, `qzeros` and `scales`, and its config.json
+    has no `quantization_config`.
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3-packed}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3}
+    ```
 
     ## Fix
     Take config.json from the quantised checkpoint, or the weights from the one that is not.
     """
-    for block in ("target", "draft"):
-        model = r.facts[block]
-        name, dtype = packed_weight(model)
-        if name and not quantiser(model):
+    for block, model, name, dtype in _packed(r):
+        if not quantiser(model):
             yield Finding(
                 at=f"{block}.model",
                 message=f"`{name}` of `{model.model}` is stored as {dtype} with scales beside it, "
@@ -249,16 +297,24 @@ def quantised_weights(r: ResolvedRecipe) -> Iterator[Finding]:
     recipe for an engine that does may name them all the same.
 
     ## Example
-    A target with `quantization_config` in its config.json, and weights of F8_E4M3 beside
-    `weight_scale_inv`.
+    The config.json of `tiny-eagle3-quantised` has a `quantization_config`, and its weights are
+    whole numbers and scales.
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3-quantised}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3}
+    ```
 
     ## Fix
     Name the checkpoint that is not quantised, or say with `allow` that an engine runs it.
     """
-    for block in ("target", "draft"):
-        model = r.facts[block]
-        name, dtype = packed_weight(model)
-        if name and quantiser(model):
+    for block, model, name, dtype in _packed(r):
+        if quantiser(model):
             yield Finding(
                 at=f"{block}.model",
                 message=f"`{model.model}` is quantised ({quantiser(model)}): specflow's own engine "
@@ -274,8 +330,7 @@ def _reaches_alone(r: ResolvedRecipe) -> bool:
     draft, net = r.facts["draft"], r.facts.net
     if not draft.model or draft.recorded or net.bundled or not net.format:
         return False
-    form = network(r).format
-    return not form or named(form).net.reads != TARGET_KV
+    return network(r).reads != TARGET_KV
 
 
 @rule("SF068", "draft-context-shorter", warning=True)
@@ -287,7 +342,19 @@ def draft_context_shorter(r: ResolvedRecipe) -> Iterator[Finding]:
     stays right, and from there on speculation costs more than it gains. Nothing else tells.
 
     ## Example
-    A draft whose config.json says `max_position_embeddings: 2048`, and `run.max_length: 8192`.
+    `tiny-eagle3-short` has a `max_position_embeddings` below `run.max_length`.
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3-short}
+    run: {max_length: 64}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3-short}
+    run: {max_length: 16}
+    ```
 
     ## Fix
     Lower `run.max_length`, name a draft that was made for long texts, or expect it with `allow`.
@@ -314,8 +381,17 @@ def rope_mismatch(r: ResolvedRecipe) -> Iterator[Finding]:
     model by itself is fine. Another base of the angles alone is a draft's own choice.
 
     ## Example
-    A target with `rope_scaling: {rope_type: yarn, factor: 4.0}` in its config.json, and a draft
-    with the same `rope_theta` and no scaling.
+    The config.json of `tiny-yarn` stretches its positions by `rope_scaling`; its draft's does not.
+    ```yaml
+    target: {model: tiny-yarn}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3-unscaled}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3-unscaled}
+    ```
 
     ## Fix
     Write the target's `rope_scaling` into the draft's config.json where it was trained with it;
@@ -346,7 +422,17 @@ def map_without_offsets(r: ResolvedRecipe) -> Iterator[Finding]:
     like that was made and never filled.
 
     ## Example
-    A `d2t` of 32,000 zeros beside a target of 128,256 tokens.
+    The `d2t` of `tiny-eagle3-empty-map` is all zeros.
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3-empty-map}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3}
+    ```
 
     ## Fix
     Take the map from the training run that made the draft.
@@ -373,7 +459,18 @@ def fewer_mtp_layers(r: ResolvedRecipe) -> Iterator[Finding]:
     Where one is left the draft runs, and an engine that asks for the others does not start.
 
     ## Example
-    A config.json with `num_nextn_predict_layers: 3`, and weights that hold the first of them.
+    The config.json of `tiny-one-of-two-mtp` declares two such layers; its weights hold one.
+    ```yaml
+    target: {model: tiny-one-of-two-mtp}
+    draft: {algorithm: NEXTN}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-one-of-two-mtp}
+    draft: {algorithm: NEXTN}
+    allow: {SF019: the one layer is enough here}
+    ```
 
     ## Fix
     Take the whole checkpoint, or correct its config.json.
@@ -396,12 +493,10 @@ def mtp_layers_found(target: ModelFacts, net: DraftFacts) -> int:
     """How many layers for drafting lie in a target's checkpoint that brings one along."""
     if named(net.format).net.own_layers:
         return net.steps
+    # By what the weights hold, as a config may declare any number of layers.
     layers = range(target.layers, target.layers + max(target.mtp_layers, 1))
-    return max(sum(any(_of_layer(n, i) for n in target.tensors) for i in layers), 1)
-
-
-def _of_layer(name: str, layer: int) -> bool:
-    return name.startswith((f"model.layers.{layer}.", f"model.mtp_layers.{layer}."))
+    found = {int(each[1]) for name in target.tensors if (each := _OF_LAYER.match(name))}
+    return max(sum(layer in layers for layer in found), 1)
 
 
 PAIR_RULES = (

@@ -57,7 +57,8 @@ def half_precision_on_cpu(r: ResolvedRecipe) -> Iterator[Finding]:
     ## Why
     On CPUs without fast half-precision units a forward in bfloat16 costs as much a position as the
     one before it, so verifying guesses gains nothing; and near ties fall differently at different
-    widths, so that greedy output differs from plain decoding.
+    widths, so that greedy output differs from plain decoding. `run.device` is `cpu` where nobody
+    says otherwise; what `--engine`, `--gpu` and `--memory h200` ask is about a GPU.
 
     ## Example
     ```yaml
@@ -86,7 +87,7 @@ def half_precision_on_cpu(r: ResolvedRecipe) -> Iterator[Finding]:
         )
 
 
-@rule("SF075", "backend-not-installed", warning=True)
+@rule("SF078", "backend-not-installed", warning=True)
 def backend_not_installed(r: ResolvedRecipe) -> Iterator[Finding]:
     """The package that computes attention is installed where a recipe runs.
 

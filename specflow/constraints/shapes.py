@@ -94,13 +94,15 @@ def chain_width_mismatch(r: ResolvedRecipe) -> Iterator[Finding]:
         return
     most = "draft.adaptive_slots" if _adapts(r) else "draft.num_steps"
     steps = {most: f"{guesses} guesses + 1 bonus token = {guesses + 1} positions"}
+    meant = f"write `{most}: {width - 1}`" if most == "draft.num_steps" else f"change `{most}`"
     yield Finding(
         at="verify.num_draft_tokens",
         message=f"a chain of {guesses} steps verifies {guesses + 1} positions, not {width}",
         label=f"expected {guesses + 1}",
         because=steps if "draft.num_steps" in r else {"draft.algorithm": "nothing is drafted"},
-        help="remove `verify.num_draft_tokens`; it is derived from the number of guesses",
-        fix=Drop("verify.num_draft_tokens"),
+        help="remove `verify.num_draft_tokens`; it is derived from the number of guesses"
+        + (f"; or {meant}" if most in r and width > 1 else ""),
+        fix=Drop("verify.num_draft_tokens", otherwise=(meant,) if most in r and width > 1 else ()),
     )
 
 
@@ -148,7 +150,12 @@ def tree_wider_than_guesses(r: ResolvedRecipe) -> Iterator[Finding]:
         },
         help=f"write `num_draft_tokens: {offered + 1}` or less, or raise `draft.num_steps` or "
         "`draft.topk`",
-        fix=Put("verify.num_draft_tokens", offered + 1, safe=False),
+        fix=Put(
+            "verify.num_draft_tokens",
+            offered + 1,
+            safe=False,
+            otherwise=("raise `draft.num_steps`", "raise `draft.topk`"),
+        ),
     )
 
 
@@ -183,7 +190,7 @@ def tree_without_branches(r: ResolvedRecipe) -> Iterator[Finding]:
             label="no branches",
             because={"draft.topk": "one branch a step"},
             help=f"write `draft.topk: {FEW}` for a tree, or leave `verify.shape` out for a chain",
-            fix=Drop("verify.shape", safe=False),
+            fix=Drop("verify.shape", safe=False, otherwise=(f"write `draft.topk: {FEW}`",)),
         )
 
 
@@ -200,7 +207,17 @@ def more_branches_than_words(r: ResolvedRecipe) -> Iterator[Finding]:
     The branches of a step are its likeliest words, each another one.
 
     ## Example
-    A draft with a head of 8 rows, and `topk: 16`.
+    The head of `tiny-eagle3` has 5 rows.
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3, topk: 6}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: EAGLE3, model: tiny-eagle3, topk: 4}
+    ```
 
     ## Fix
     Lower `draft.topk`.
@@ -249,7 +266,7 @@ def adaptive_steps_on_tree(r: ResolvedRecipe) -> Iterator[Finding]:
             label="needs topk = 1",
             because=because,
             help="leave `draft.topk` out, or set `draft.adaptive: false`",
-            fix=Put("draft.adaptive", False, safe=False),
+            fix=Put("draft.adaptive", False, safe=False, otherwise=("leave `draft.topk` out",)),
         )
 
 
@@ -293,5 +310,7 @@ def no_step_to_adapt_to(r: ResolvedRecipe) -> Iterator[Finding]:
             label="only 0",
             because={"draft.adaptive": "steps are chosen from the slots"},
             help="put a number above 0 into a slot, or leave `draft.adaptive_slots` out",
-            fix=Drop("draft.adaptive_slots", safe=False),
+            fix=Drop(
+                "draft.adaptive_slots", safe=False, otherwise=("put a number above 0 into a slot",)
+            ),
         )

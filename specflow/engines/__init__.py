@@ -11,5 +11,6 @@ ENGINES = Table[Engine](
         "sglang": "specflow.engines.sglang.row:ENGINE",
         "vllm": "specflow.engines.vllm.row:ENGINE",
         "llamacpp": "specflow.engines.llamacpp.row:ENGINE",
+        "trtllm": "specflow.engines.trtllm.row:ENGINE",
     },
 )

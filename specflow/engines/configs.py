@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from specflow.facts import DraftFacts, ModelFacts
+from specflow import published
+from specflow.facts import DraftFacts, ModelFacts, read
 from specflow.recipe import ResolvedRecipe
 
 # Architectures of drafts that are only known by their format: what SGLang calls such a network.
@@ -16,10 +17,14 @@ DRAFT_ARCHITECTURES = {
     "dflash": "DFlashDraftModel",
     "dspark": "Qwen3DSparkModel",
 }
+# What is divided among devices, of the sizes that are recorded.
+HEADS = ("num_attention_heads", "num_key_value_heads")
 
 
-def target_config(recipe: ResolvedRecipe) -> dict[str, Any]:
-    """The target's."""
+def target_config(recipe: ResolvedRecipe) -> dict[str, Any] | None:
+    """The target's; None where it is not here, and nothing is recorded of it."""
+    if recipe.facts["target"].elsewhere:
+        return None
     config, net = _config(recipe.facts["target"]), recipe.facts.net
     if net.bundled and net.format == "dspark" and not recipe.facts["target"].config:
         config |= {"dspark_block_size": net.block.size, "dspark_markov_rank": net.block.rank}
@@ -27,14 +32,22 @@ def target_config(recipe: ResolvedRecipe) -> dict[str, Any]:
 
 
 def draft_config(recipe: ResolvedRecipe) -> dict[str, Any] | None:
-    """The draft's; None where there is no draft model, or it is in the target's checkpoint."""
+    """The draft's; None where there is none, it is in the target's checkpoint, or not here."""
     facts = recipe.facts["draft"]
-    if not facts.model or facts.model == recipe.facts["target"].model:
+    if not facts.model or facts.elsewhere or facts.model == recipe.facts["target"].model:
         return None
     config = _config(facts)
     if not facts.config:
         config |= _network(recipe.facts.net)
     return config
+
+
+def config_of(model: str) -> dict[str, Any] | None:
+    """A model's by its name; None where the model is not here, and nothing is recorded of it."""
+    facts = read(model)
+    if facts.problem is not None and not facts.config:
+        return None
+    return _config(facts) or None
 
 
 def _config(facts: ModelFacts) -> dict[str, Any]:
@@ -50,6 +63,8 @@ def _config(facts: ModelFacts) -> dict[str, Any]:
         "num_nextn_predict_layers": facts.mtp_layers,
         "layer_types": list(facts.layer_types),
     }
+    sizes = (published.record(facts.model) or {}).get("sizes", {}) if facts.recorded else {}
+    known |= {key: sizes.get(key) for key in HEADS}
     return {key: value for key, value in known.items() if value}
 
 

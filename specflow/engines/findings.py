@@ -1,11 +1,12 @@
-"""What is found where a recipe meets an engine: SF110 to SF119, and their manuals."""
+"""What is found where a recipe meets an engine: SF110 to SF120, and their manuals."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 
 from specflow.diagnostics import Diagnostic, Label, Severity
-from specflow.engines.base import Gap
+from specflow.engines.base import ENV, Gap
 from specflow.engines.outcome import Effective, Kind, Refused
 from specflow.recipe import ResolvedRecipe
 from specflow.tables import ENGINE_NAMES
@@ -20,6 +21,16 @@ An engine holds its arguments to rules of its own, and stops with an exception w
 some of its own making, some by accident, without a word to the user. Which rule it is, and what to
 do, is told here without the engine.
 
+## Example
+```sh
+specflow explain pico/dspark --engine sglang@0.5.23 --platform cpu
+```
+
+Use instead:
+```sh
+specflow explain pico/dspark --engine sglang@0.5.23 --platform h100
+```
+
 ## Fix
 Change the field that the finding names, or the platform (`--platform`).
 """,
@@ -31,6 +42,16 @@ Change the field that the finding names, or the platform (`--platform`).
 ## Why
 What an engine has no flag for, it does in its own way: what it measures then is not what the recipe
 says.
+
+## Example
+```sh
+specflow export pico/dflash_planned --engine sglang@0.5.23
+```
+
+Use instead:
+```sh
+specflow export pico/dflash --engine sglang@0.5.23
+```
 
 ## Fix
 Take the field out, or know that it is not in force there.
@@ -44,6 +65,16 @@ Take the field out, or know that it is not in force there.
 The engine gets to the same place another way: by requests rather than by flags, or by a rule with
 the same law.
 
+## Example
+```sh
+specflow export pico/eagle --engine sglang@0.5.23 sampling.temperature=0.8
+```
+
+Use instead:
+```sh
+specflow export pico/eagle --engine sglang@0.5.23
+```
+
 ## Fix
 Nothing has to be done; the note says what differs.
 """,
@@ -56,6 +87,20 @@ Nothing has to be done; the note says what differs.
 A recipe is about drafting; flags about serving, or about kernels, have no field, and an imported
 recipe does not hold them.
 
+## Example
+```sh
+specflow import --engine sglang@0.5.23 --args "--model-path builtin:pico-llama
+--speculative-algorithm STANDALONE
+--speculative-draft-model-path builtin:pico-llama-s --speculative-adaptive"
+```
+
+Use instead:
+```sh
+specflow import --engine sglang@0.5.23 --args "--model-path builtin:pico-llama
+--speculative-algorithm STANDALONE
+--speculative-draft-model-path builtin:pico-llama-s"
+```
+
 ## Fix
 Keep the flag beside the recipe, if the engine is to have it.
 """,
@@ -66,6 +111,18 @@ Keep the flag beside the recipe, if the engine is to have it.
 
 ## Why
 A flag that the engine has not, or a value of another type, would stop the engine itself.
+
+## Example
+```sh
+specflow import --engine sglang@0.5.23 --args "--model-path builtin:pico-llama
+--speculative-num-stepps 3"
+```
+
+Use instead:
+```sh
+specflow import --engine sglang@0.5.23 --args "--model-path builtin:pico-llama
+--speculative-num-steps 3"
+```
 
 ## Fix
 Correct the flag; the nearest known ones are named.
@@ -79,6 +136,16 @@ Correct the flag; the nearest known ones are named.
 Engines change their rules from month to month. A version that is not in the table is judged by the
 nearest one that is, and what it says may be out of date.
 
+## Example
+```sh
+specflow explain pico/eagle --engine sglang@0.5.30
+```
+
+Use instead:
+```sh
+specflow explain pico/eagle --engine sglang@0.5.23
+```
+
 ## Fix
 Ask for a version that is known, or check what the finding names against the engine itself.
 """,
@@ -91,17 +158,37 @@ Ask for a version that is known, or check what the finding names against the eng
 Some engines replace a value that they do not want by another, with a line in a log or without one.
 What is measured then is not what was asked for.
 
+## Example
+```sh
+specflow export pico/dflash --engine sglang@0.5.23 engine.sglang.speculative_num_steps=3
+```
+
+Use instead:
+```sh
+specflow export pico/dflash --engine sglang@0.5.23
+```
+
 ## Fix
 Write the value that the engine runs, or leave the field out.
 """,
     ),
     "SF117": (
         "engine-accepts-in-vain",
-        """What an engine accepts has an effect there, and goes on to run.
+        """What an engine accepts has an effect there.
 
 ## Why
-Not every argument is checked when an engine starts: some are ignored, some fail at the first
-request. The rule that says so is named.
+Not every argument is checked when an engine starts: some are ignored, some mean nothing beside
+others. The rule that says so is named.
+
+## Example
+```sh
+specflow export deepseek/v3_eagle3_chain --engine sglang@0.5.23
+```
+
+Use instead:
+```sh
+specflow export deepseek/v3_nextn --engine sglang@0.5.23
+```
 
 ## Fix
 Leave the field out, or change it as the finding says.
@@ -113,6 +200,20 @@ Leave the field out, or change it as the finding says.
 
 ## Why
 Two flags that say the same thing differently leave open which was meant, and no recipe is guessed.
+
+## Example
+```sh
+specflow import --engine sglang@0.5.23 --args "--model-path builtin:pico-llama
+--speculative-algorithm DSPARK
+--speculative-dspark-block-size 7 --speculative-num-draft-tokens 7"
+```
+
+Use instead:
+```sh
+specflow import --engine sglang@0.5.23 --args "--model-path builtin:pico-llama
+--speculative-algorithm DSPARK
+--speculative-dspark-block-size 7 --speculative-num-draft-tokens 8"
+```
 
 ## Fix
 Keep the one that is meant.
@@ -126,8 +227,41 @@ Keep the one that is meant.
 Without it the engine would run another recipe: a chain where a tree was asked for, or no draft at
 all. Such an export is refused rather than guessed.
 
+## Example
+```sh
+specflow export pico/eagle_tree --engine vllm
+```
+
+Use instead:
+```sh
+specflow export pico/eagle --engine vllm
+```
+
 ## Fix
 Choose another engine, or write the recipe in terms this one has.
+""",
+    ),
+    "SF120": (
+        "engine-fails-later",
+        """What an engine accepts as arguments, it goes on to run.
+
+## Why
+Some arguments pass every check of an engine, and stop it later: when it builds the model, captures
+its graphs, or at the first request. A server that is started by them is lost time at best.
+
+## Example
+```sh
+specflow export deepseek/v3_nextn --engine sglang@0.5.23 engine.sglang.tp_size=6
+```
+
+Use instead:
+```sh
+specflow export deepseek/v3_nextn --engine sglang@0.5.23 engine.sglang.tp_size=8
+```
+
+## Fix
+Change what the finding names. Where a variable lifts it, `engine.NAME.env.VARIABLE=VALUE` says so
+in the recipe.
 """,
     ),
 }
@@ -142,18 +276,38 @@ SEVERITIES = {
     "SF117": Severity.WARNING,
     "SF118": Severity.ERROR,
     "SF119": Severity.ERROR,
+    "SF120": Severity.ERROR,
 }
 
 
 def finding(
-    code: str, message: str, labels: tuple[Label, ...] = (), notes: tuple[str, ...] = ()
+    code: str,
+    message: str,
+    labels: tuple[Label, ...] = (),
+    notes: tuple[str, ...] = (),
+    offer: str | None = None,
 ) -> Diagnostic:
     """A finding of this page."""
-    return Diagnostic(code, ENGINE_RULES[code][0], SEVERITIES[code], message, labels, notes)
+    name, severity = ENGINE_RULES[code][0], SEVERITIES[code]
+    return Diagnostic(code, name, severity, message, labels, notes, help=offer)
 
 
-def refused(engine: str, outcome: Refused, platform: str) -> Diagnostic:
-    """The engine does not start."""
+def refused(
+    engine: str,
+    outcome: Refused,
+    platform: str,
+    recipe: ResolvedRecipe | None = None,
+    elsewhere: tuple[str, ...] = (),
+    name: str = "",
+) -> Diagnostic:
+    """The engine does not start; it does on the machines of `elsewhere`.
+
+    engine  its title and version; `name` is its row of the table
+    """
+    field = None if recipe is None else _about(outcome.reason, recipe)
+    ways = [f"change `{field}`"] if field is not None else []
+    if elsewhere:
+        ways.append(f"run it with `--platform {elsewhere[0]}`: it starts on {_listed(elsewhere)}")
     how = (
         "it refuses by design"
         if outcome.deliberate
@@ -162,38 +316,125 @@ def refused(engine: str, outcome: Refused, platform: str) -> Diagnostic:
     return finding(
         "SF110",
         f"{engine} does not start on {platform}: {outcome.reason}",
-        notes=(f"row {outcome.rule} of its rules: {how}",),
+        labels=() if field is None else written_at(field, recipe),
+        notes=(f"{_row(name, outcome.rule)}: {how}",),
+        offer=", or ".join(ways) or None,
     )
+
+
+def _row(engine: str, rule: str) -> str:
+    """A row of an engine's rules, and where it can be looked up."""
+    return f"row {rule} of its rules (`specflow rule {engine}:{rule}`)"
+
+
+def _listed(names: tuple[str, ...], most: int = 4) -> str:
+    """A few names, and how many more there are."""
+    if len(names) > most:
+        names = (*names[:most], f"{len(names) - most} more")
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+# What a reason speaks of, where it names no flag, and the field that says it.
+_SPOKEN = (
+    ("topk", "draft.topk"),
+    ("branches", "draft.topk"),
+    ("block", "draft.block_size"),
+    ("draft tokens", "verify.num_draft_tokens"),
+    ("steps", "draft.num_steps"),
+    ("rejection", "verify.accept"),
+)
+
+
+def _about(reason: str, recipe: ResolvedRecipe) -> str | None:
+    """The written field that a reason is about: of a flag, a value or a word that it says."""
+    flags = [flag.replace("-", "_") for flag in re.findall(r"--([a-z0-9-]+)", reason)]
+    said = set(re.findall(r"\w+", reason))
+    values = [
+        f"engine.{name}.{flag}"
+        for name, given in recipe.engine.items()
+        for flag, value in given.items()
+        if isinstance(value, str) and value in said
+    ]
+    spoken = [field for word, field in _SPOKEN if word in reason]
+    named = ["draft.algorithm"] if str(recipe["draft.algorithm"]) in said else []
+    for field in (*(_field_of(flag, recipe) for flag in flags), *spoken, *values, *named):
+        if written_at(field, recipe):
+            return field
+    return None
 
 
 def gaps(code: str, found: Iterable[Gap], recipe: ResolvedRecipe | None) -> list[Diagnostic]:
     """Fields or flags that do not go across, each where it was written."""
     return [
-        finding(code, f"`{gap.at}`: {gap.text}", labels=_labels(gap.at, recipe)) for gap in found
+        finding(
+            code,
+            f"`{gap.at}`: {gap.text}",
+            labels=written_at(gap.at, recipe) or _causes(gap.at, recipe),
+            offer=gap.way_out or None,
+        )
+        for gap in found
     ]
 
 
-def _labels(path: str, recipe: ResolvedRecipe | None) -> tuple[Label, ...]:
+def _causes(path: str, recipe: ResolvedRecipe | None) -> tuple[Label, ...]:
+    """Where a field was written that decides one that nobody wrote: `draft.topk` makes a tree."""
+    cause = "draft.topk" if path == "verify.shape" else "draft.algorithm"
+    return written_at(cause, recipe) if path.startswith(("verify.shape", "draft.")) else ()
+
+
+def of_others(engine: str, title: str, recipe: ResolvedRecipe) -> list[Diagnostic]:
+    """A word on each `engine:` block that is another engine's: its flags do not go across."""
+    out = []
+    for name, given in recipe.engine.items():
+        if name == engine or not given or given == {ENV: {}}:
+            continue
+        variables = given.get(ENV)
+        flags = tuple(flag for flag in given if flag != ENV)
+        flags += tuple(map(str, variables)) if isinstance(variables, Mapping) else ()
+        goes = "does not go" if len(flags) == 1 else "do not go"
+        said = f"`engine.{name}` is not for {title}: {_listed(flags)} {goes} across"
+        offer = f"write what {title} is to have under `engine.{engine}`"
+        labels = written_at(f"engine.{name}.{next(iter(given))}", recipe)
+        out.append(finding("SF112", said, labels, offer=offer))
+    return out
+
+
+def written_at(path: str, recipe: ResolvedRecipe | None) -> tuple[Label, ...]:
+    """Where somebody wrote a field, as labels; none where nobody did."""
     place = recipe.ledger[path].place if recipe is not None and path in recipe else None
     return () if place is None else (Label(place.value, "", primary=True),)
 
 
 def overruled(
-    title: str, platform: str, found: Effective, recipe: ResolvedRecipe
+    engine: str, title: str, platform: str, found: Effective, recipe: ResolvedRecipe
 ) -> list[Diagnostic]:
     """What the engine replaces, or accepts in vain: asked, effective, by which of its rules."""
     out = []
     for d in found.decisions:
         if d.overrides:
             at = d.field.replace("_", "-")
+            field = _field_of(d.field, recipe)
             message = f"{title} on {platform} will run {d.value!r}, not {d.asked!r}: `--{at}`"
-            notes = (f"row {d.rule} of its rules: {d.because}",)
-            out.append(finding("SF116", message, _labels(_field_of(d.field), recipe), notes))
+            notes = (f"{_row(engine, d.rule)}: {d.because}",)
+            offer = f"write {d.value!r} for `{field}`, or leave it out"
+            out.append(finding("SF116", message, written_at(field, recipe), notes, offer))
     for note in found.notes:
         if note.kind is not Kind.TOLD:
             said = f"{title} on {platform} {_IN_VAIN[note.kind]}: {note.text}"
-            out.append(finding("SF117", said, notes=(f"row {note.rule} of its rules",)))
+            about = _about(note.text, recipe)
+            labels = () if about is None else written_at(about, recipe)
+            code = "SF120" if note.kind is Kind.AT_START else "SF117"
+            rows = (_row(engine, note.rule),)
+            out.append(finding(code, said, labels, rows, _lifted(engine, note.text, about)))
     return out
+
+
+def _lifted(engine: str, text: str, about: str | None) -> str | None:
+    """The way out of a failure: a variable that the text names, or the field it is about."""
+    variable = re.search(r"\b([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)=(\w+)", text)
+    if variable is not None:
+        return f"write `engine.{engine}.env.{variable[1]}={variable[2]}`, or set it for the server"
+    return None if about is None else f"change `{about}`"
 
 
 _IN_VAIN = {
@@ -203,6 +444,9 @@ _IN_VAIN = {
 }
 
 
-def _field_of(flag: str) -> str:
-    """The field of a recipe that a flag says, where there is one."""
-    return ENGINE_NAMES.get(flag, f"engine.{flag}")
+def _field_of(flag: str, recipe: ResolvedRecipe) -> str:
+    """Where a recipe says a flag: under `engine`, or in the field that stands for it."""
+    for name, given in recipe.engine.items():
+        if flag in given:
+            return f"engine.{name}.{flag}"
+    return ENGINE_NAMES.get(flag, f"--{flag.replace('_', '-')}")

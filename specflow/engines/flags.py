@@ -15,9 +15,9 @@ from importlib.resources import files
 from typing import Any
 
 from specflow.diagnostics import closest
-from specflow.engines.outcome import Refusal, Refused
+from specflow.engines.outcome import Fault, Refusal, no_flag, no_value, shown
 
-TABLE_ROW = "1.1"  # where the catalogue lists flags; the name of this rule in a refusal
+MOST_FAULTS = 50  # that are told at once: for each, the nearest flag and other versions are asked
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,9 @@ class Flags:
     package  where its table lies, as `file` beside the code
     gone     flags of other versions, and what this one has for them
     bound    whether `--flag=value` is a way to write a flag
+    short    whether the beginning of a flag stands for it on the command line, as argparse has it
+    alone    whether a flag of any type may stand alone, for true
+    server   words that start the server, as patterns; flags come after them
     """
 
     def __init__(
@@ -53,9 +56,15 @@ class Flags:
         *,
         gone: Mapping[str, str] | None = None,
         bound: bool = True,
+        short: bool = False,
+        alone: bool = False,
+        server: tuple[tuple[str, ...], ...] = (),
     ) -> None:
         self.title = title
         self.bound = bound
+        self.short = short
+        self.alone = alone
+        self.server = server
         self._gone = gone or {}
         self._package = package
         self._file = file
@@ -78,32 +87,81 @@ class Flags:
     def __contains__(self, name: object) -> bool:
         return name in self.all
 
-    @property
-    def defaults(self) -> dict[str, Any]:
+    @cached_property
+    def defaults(self) -> Mapping[str, Any]:
         """Every flag as it is where nobody says anything."""
         return {name: flag.default for name, flag in self.all.items()}
 
     def checked(self, args: Mapping[Any, Any]) -> dict[str, Any]:
-        """The arguments by name, each known and of its type; refuses the first that is not."""
+        """The arguments by name, each known and of its type; refuses all that are not."""
         out: dict[str, Any] = {}
+        faults = []
         for key, value in args.items():
-            flag = self.all[self.name_of(key)]
-            if value is not None:
-                out[flag.name] = _typed(flag, value)
+            try:
+                flag = self.all[self.name_of(key)]
+                if value is not None:
+                    out[flag.name] = _typed(flag, value)
+            except Refusal as refusal:
+                faults.append(Fault(refusal.refused, (shown_key(key),)))
+            if len(faults) >= MOST_FAULTS:
+                break
+        if faults:
+            raise Refusal.of(faults)
         return out
+
+    def begun(self, option: str) -> str:
+        """An option in full, where it is the beginning of one flag alone; else as it is.
+
+        Raises `Refusal` where several flags begin so.
+        """
+        spelled = option.lstrip("-").replace("-", "_")
+        exact = spelled in self.all or spelled in self.spellings
+        if not self.short or exact or not option.startswith("--") or not spelled:
+            return option
+        # A key inside a flag's object is none of the parser's own; nor is a short form: `-tp`.
+        found = [
+            flag.name
+            for flag in self.all.values()
+            if ("." not in flag.name and flag.name.startswith(spelled))
+            or any(each.startswith(f"--{spelled.replace('_', '-')}") for each in flag.spellings)
+        ]
+        if len(found) > 1:
+            options = [self.all[name].option for name in found]
+            more = f" and {len(options) - 6} more" if len(options) > 6 else ""
+            said = f"`{option}` begins {len(options)} flags: {', '.join(options[:6])}{more}"
+            raise Refusal(no_flag(said))
+        return self.all[found[0]].option if found else option
 
     def name_of(self, key: Any) -> str:
         """A flag's name, from any spelling of it."""
-        spelled = str(key).lstrip("-").replace("-", "_")
+        said = shown_key(key)
+        spelled = said.lstrip("-").replace("-", "_")
         name = self.spellings.get(spelled, spelled)
         if name in self.all:
             return name
-        near = closest(spelled, [*self.all, *self.spellings])
+        near = closest(spelled[:60], [*self.all, *self.spellings])
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         if spelled in self._gone:
             hint = f": {self._gone[spelled]}"
-        said = f"{self.title} has no flag `{spelled}`{hint}"
-        raise Refusal(Refused(TABLE_ROW, said, "SystemExit"))
+        said = f"{self.title} has no flag `{spelled[:60]}`{hint}"
+        raise Refusal(no_flag(said))
+
+
+def folded(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments as they are nested: keys of an object, by dotted names, under the flag it is of."""
+    out: dict[str, Any] = {}
+    for name, value in args.items():
+        outer, dot, inner = name.partition(".")
+        if dot:
+            out.setdefault(outer, {})[inner] = value
+        else:
+            out[name] = value
+    return out
+
+
+def shown_key(key: Any) -> str:
+    """A key of arguments as text."""
+    return key if isinstance(key, str) else shown(key)
 
 
 def _flag(line: str) -> Flag:
@@ -113,19 +171,23 @@ def _flag(line: str) -> Flag:
 
 def _typed(flag: Flag, value: Any) -> Any:
     kind = flag.type.rstrip("?")
+    if unsaid := no_value(value):
+        said = f"{flag.option}: {shown(value)} {unsaid}"
+        raise Refusal(no_flag(said))
     if not _IS[kind](value):
-        said = f"{flag.option} takes {_SAID[kind]}, not {value!r}"[:160]
-        raise Refusal(Refused(TABLE_ROW, said, "SystemExit"))
+        said = f"{flag.option} takes {_SAID[kind]}, not {shown(value)}"
+        raise Refusal(no_flag(said))
     if flag.choices and value not in flag.choices:
         near = closest(str(value), flag.choices) or flag.choices[:6]
         hint = f"; did you mean {' or '.join(near)}?"
-        said = f"{flag.option} has no choice {value!r}{hint}"
-        raise Refusal(Refused(TABLE_ROW, said, "SystemExit"))
+        said = f"{flag.option} has no choice {shown(value)}{hint}"
+        raise Refusal(no_flag(said))
     return float(value) if kind == "float" else value
 
 
 def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    """A whole number that can be printed, and its products too."""
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**2000
 
 
 def _real(value: Any) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NoReturn
@@ -19,6 +20,44 @@ class Kind(StrEnum):
 
 Remark = tuple[str, Kind, str]  # row, kind, text
 WARN, START, OPEN, TOLD = Kind.WARNS, Kind.AT_START, Kind.UNCHECKED, Kind.TOLD
+
+
+TABLE_ROW = "1.1"  # where the catalogue lists flags; the name of this rule in a refusal
+
+
+def shown(value: object) -> str:
+    """A value as text, whatever it is: cut short, and never an exception."""
+    try:
+        return repr(value)[:80]
+    except Exception:  # noqa: BLE001  (what is nested too deep, or a number too long to print)
+        return f"a {type(value).__name__}"
+
+
+_MOST_DEEP = 32  # of values within values, which no flag has
+
+
+def no_value(value: object, deep: int = 0) -> str:
+    """What of a value no file and no command line can say; empty where all of it can be said."""
+    if deep > _MOST_DEEP:
+        return "is nested too deep"
+    if isinstance(value, float):
+        return "" if math.isfinite(value) else "is no finite number"
+    if isinstance(value, int):
+        return "" if abs(value) < 2**2000 else "is a number too long to print"
+    if isinstance(value, str):
+        return "has a NUL character" if "\0" in value else ""
+    if isinstance(value, Mapping):
+        inner: list[object] = [*value, *value.values()]
+    elif isinstance(value, list | tuple):
+        inner = list(value)
+    else:
+        return "" if value is None else f"is {_kind(value)}, which is neither text nor a number"
+    return next((said for each in inner if (said := no_value(each, deep + 1))), "")
+
+
+def _kind(value: object) -> str:
+    name = type(value).__name__
+    return f"an {name}" if name[0] in "aeiou" else f"a {name}"
 
 
 @dataclass(frozen=True)
@@ -60,6 +99,11 @@ class Refused:
         return self.error in _DELIBERATE
 
 
+def no_flag(reason: str) -> Refused:
+    """What no command line of an engine takes."""
+    return Refused(TABLE_ROW, reason, "SystemExit")
+
+
 # SystemExit is how the command line refuses a flag.
 _DELIBERATE = frozenset({"ValueError", "NotImplementedError", "RuntimeError", "SystemExit"})
 
@@ -84,13 +128,30 @@ class Effective:
         return next((d for d in self.decisions if d.field == field), None)
 
 
-class Refusal(Exception):  # noqa: N818  (not an error of ours: an answer, carried up)
-    """A refusal on its way out of the rules."""
+@dataclass(frozen=True)
+class Fault:
+    """A refusal of one argument.
 
-    def __init__(self, refused: Refused) -> None:
+    words  the argument and its values as they were written; empty where that is not known
+    """
+
+    refused: Refused
+    words: tuple[str, ...] = ()
+
+
+class Refusal(Exception):  # noqa: N818  (not an error of ours: an answer, carried up)
+    """A refusal on its way out of the rules; of arguments, every one of them that is at fault."""
+
+    def __init__(self, refused: Refused, faults: tuple[Fault, ...] = ()) -> None:
         """Keep the answer."""
         super().__init__(refused.reason)
         self.refused = refused
+        self.faults = faults or (Fault(refused),)
+
+    @classmethod
+    def of(cls, faults: Sequence[Fault]) -> Refusal:
+        """A refusal of several arguments, which reads as that of the first."""
+        return cls(faults[0].refused, tuple(faults))
 
 
 class Run:
@@ -122,6 +183,14 @@ class Run:
     def refuse(self, rule: str, reason: str, error: str = "ValueError") -> NoReturn:
         """Stop: the engine does not start."""
         raise Refusal(Refused(rule, reason, error))
+
+    def refuse_first(
+        self, rule: str, wrong: Mapping[str, bool], what: str = "", error: str = "ValueError"
+    ) -> None:
+        """Stop for the first reason that holds, if one does; `what` goes before it."""
+        for reason, holds in wrong.items():
+            if holds:
+                self.refuse(rule, f"{what}{reason}", error)
 
     def crash(self, rule: str, reason: str, error: str = "AssertionError") -> NoReturn:
         """Stop as the engine does: by an assertion or another exception that no user is told of."""

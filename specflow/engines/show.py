@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -95,14 +97,17 @@ def as_args(flags: Flags, export: Export) -> str:
 
 def as_script(command: str, flags: Flags, export: Export) -> str:
     """A script that starts the server, with the files and variables it needs."""
+    groups = [f"  {part}" for part in _grouped(words(flags, export.args))]
+    return script(export, " \\\n".join([f"exec {command}", *groups]))
+
+
+def script(export: Export, last: str) -> str:
+    """A script that writes files, sets variables, and ends with a command."""
     lines = ["#!/bin/sh", "set -eu"]
     for name, text in export.files.items():
         lines += [f"cat > {shlex.quote(name)} <<'END'", *text.splitlines(), "END"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in export.env.items()]
-    lines += [f"exec {command} \\"]
-    lines += [f"  {part} \\" for part in _grouped(words(flags, export.args))]
-    lines[-1] = lines[-1].removesuffix(" \\")
-    return "\n".join(lines)
+    return "\n".join([*lines, last])
 
 
 def _grouped(found: Sequence[str]) -> list[str]:
@@ -126,9 +131,33 @@ def as_mapping(export: Export) -> str:
     return json.dumps({k: v for k, v in parts.items() if v}, indent=2, ensure_ascii=False)
 
 
+# Above the variables of a file that can hold none; what follows it is read back.
+BESIDE = "# The server is started with these variables:"
+_VARIABLE = re.compile(r'# ([A-Za-z_][A-Za-z0-9_]*)=(".*")')
+
+
+def variables_above(export: Export) -> list[str]:
+    """Variables as comments; JSON, since no text leaves its line in it."""
+    said = [f"# {name}={json.dumps(value)}" for name, value in export.env.items()]
+    return [BESIDE, *said] if said else []
+
+
+def variables_of(text: str) -> dict[str, str]:
+    """The variables that such comments say."""
+    out: dict[str, str] = {}
+    lines = text.split("\n")
+    for line in lines[lines.index(BESIDE) + 1 :] if BESIDE in lines else ():
+        found = _VARIABLE.fullmatch(line)
+        if found is None:
+            break
+        with suppress(ValueError):
+            out[found[1]] = json.loads(found[2])
+    return out
+
+
 def as_config(export: Export) -> str:
     """The file that `--config` of the server reads; variables as comments above."""
-    lines = [f"# {name}={value}" for name, value in export.env.items()]
+    lines = variables_above(export)
     named = {name.replace("_", "-"): value for name, value in export.args.items()}
     lines += [f"{name}: {json.dumps(value)}" for name, value in named.items()]
     return "\n".join(lines)

@@ -19,6 +19,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from specflow.block_config import find
+from specflow.draft_sizes import is_factor
 from specflow.errors import RuntimeFault
 from specflow.facts import DraftFacts, text_of
 from specflow.formats import (
@@ -39,7 +40,6 @@ from specflow.models.loading import OTHER, foreign, quiet
 from specflow.models.nets import DraftModel, DraftNet, Sizes
 
 MISFIT = "the draft in `{}` does not fit its config.json"
-LARGEST = 1e30  # a factor beyond it is none
 N = TypeVar("N", bound=nn.Module)
 EXPERT = re.compile(r"(.*\.experts)\.(\d{1,9})\.(gate|up|down)_proj\.weight")
 STORED = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
@@ -130,7 +130,7 @@ def block_sizes(
 def number(said: Mapping[str, Any], name: str, otherwise: float) -> float:
     """A number of a block draft's config, wherever it is."""
     found = find(said, name)
-    return float(found) if type(found) in {int, float} and abs(found) < LARGEST else otherwise
+    return float(found) if is_factor(found) else otherwise
 
 
 def read_draft(

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 from specflow.report import Tally
 from specflow.session import Request
 
+ALL = -1  # the `top_k` of engines that keeps every token
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -53,3 +55,16 @@ class Adapter(Protocol):
     def close(self) -> None:
         """Stop it, and give its memory back."""
         ...
+
+
+def settings(request: Request, stop: Sequence[str], *, ignore_eos: bool) -> dict[str, Any]:
+    """The sampling parameters that engines call alike; how long and which seed each says itself."""
+    draws = request.draws
+    said: dict[str, Any] = {
+        "temperature": draws.temperature,
+        "top_k": draws.top_k or ALL,
+        "top_p": draws.top_p,
+        "min_p": draws.min_p,
+        "ignore_eos": ignore_eos,
+    }
+    return said | ({"stop": list(stop)} if stop else {})

@@ -226,21 +226,9 @@ def _compare(
         report["speedup"] = report["tok_s"] / speed if speed else 0.0
     if not asked.lossless:
         return
-    differences = []
     pairs = zip(requests, done.answers, plain.answers, strict=True)
-    for request, spoken, base in ((r, a.tokens, b.tokens) for r, a, b in pairs):
-        at = lossless.compare(spoken, base)
-        if at >= 0:
-            token, wanted = (t[at] if at < len(t) else -1 for t in (spoken, base))
-            differences.append({"id": request.id, "index": at, "token": token, "plain": wanted})
-    same = len(requests) - len(differences)
-    word = "not told apart" if differences else "yes"
-    report["lossless"] = {
-        "verdict": f"{word}: {same} of {len(requests)} completions identical",
-        "compared": len(requests),
-        "identical": same,
-        "failed": False,
-        "differences": [d | {"gap": None, "kind": "unknown"} for d in differences],
-    }
+    parted = [lossless.parted(r.id, spoken.tokens, base.tokens) for r, spoken, base in pairs]
+    differences = [d for d in parted if d is not None]
+    report["lossless"] = lossless.verdict(differences, len(requests))
     if differences:
         report["warnings"].append(UNSAID)

@@ -7,10 +7,8 @@ from importlib import import_module
 from typing import Any
 
 from specflow.report import Tally
-from specflow.serving.base import Answer
+from specflow.serving.base import Answer, settings
 from specflow.session import Request
-
-ALL = -1  # its `top_k` that keeps every token
 
 
 class Sglang:
@@ -28,7 +26,7 @@ class Sglang:
         """One call for all; the engine batches them."""
         said = self._engine.generate(
             input_ids=[list(r.tokens) for r in requests],
-            sampling_params=[settings(r, stop, ignore_eos=ignore_eos) for r in requests],
+            sampling_params=[_settings(r, stop, ignore_eos=ignore_eos) for r in requests],
         )
         return [self._answer(each) for each in said]
 
@@ -76,19 +74,8 @@ class Sglang:
         self._engine.shutdown()
 
 
-def settings(request: Request, stop: Sequence[str], *, ignore_eos: bool) -> dict[str, Any]:
-    """The sampling parameters of a request, as SGLang names them."""
-    draws = request.draws
-    said: dict[str, Any] = {
-        "temperature": draws.temperature,
-        "top_k": draws.top_k or ALL,
-        "top_p": draws.top_p,
-        "min_p": draws.min_p,
-        "max_new_tokens": request.max_new_tokens,
-        "ignore_eos": ignore_eos,
-    }
-    if stop:
-        said["stop"] = list(stop)
-    if draws.temperature:
-        said["sampling_seed"] = draws.seed % 2**31  # in force with deterministic inference only
-    return said
+def _settings(request: Request, stop: Sequence[str], *, ignore_eos: bool) -> dict[str, Any]:
+    """The sampling parameters of a request; its seed is in force with deterministic inference."""
+    seed = {"sampling_seed": request.draws.seed % 2**31} if request.draws.temperature else {}
+    most = {"max_new_tokens": request.max_new_tokens}
+    return settings(request, stop, ignore_eos=ignore_eos) | most | seed

@@ -8,14 +8,13 @@ from importlib import import_module
 from typing import Any
 
 from specflow.report import Tally
-from specflow.serving.base import Answer
+from specflow.serving.base import Answer, settings
 from specflow.session import Request
 
 DRAFTS = "vllm:spec_decode_num_drafts"
 DRAFTED = "vllm:spec_decode_num_draft_tokens"
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens"
 BY_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos"
-ALL = -1  # its `top_k` that keeps every token
 
 
 class Vllm:
@@ -32,7 +31,7 @@ class Vllm:
     ) -> list[Answer]:
         """One call for all; the engine batches them."""
         params = [
-            self._package.SamplingParams(**settings(r, stop, ignore_eos=ignore_eos))
+            self._package.SamplingParams(**_settings(r, stop, ignore_eos=ignore_eos))
             for r in requests
         ]
         prompts = [{"prompt_token_ids": list(r.tokens)} for r in requests]
@@ -77,19 +76,8 @@ class Vllm:
         self._llm = None
 
 
-def settings(request: Request, stop: Sequence[str], *, ignore_eos: bool) -> dict[str, Any]:
-    """The sampling parameters of a request, as vLLM names them."""
-    draws = request.draws
-    said: dict[str, Any] = {
-        "temperature": draws.temperature,
-        "top_k": draws.top_k or ALL,
-        "top_p": draws.top_p,
-        "min_p": draws.min_p,
-        "max_tokens": request.max_new_tokens,
-        "ignore_eos": ignore_eos,
-    }
-    if stop:
-        said["stop"] = list(stop)
-    if draws.temperature:
-        said["seed"] = draws.seed
-    return said
+def _settings(request: Request, stop: Sequence[str], *, ignore_eos: bool) -> dict[str, Any]:
+    """The sampling parameters of a request."""
+    seed = {"seed": request.draws.seed} if request.draws.temperature else {}
+    most = {"max_tokens": request.max_new_tokens}
+    return settings(request, stop, ignore_eos=ignore_eos) | most | seed

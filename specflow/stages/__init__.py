@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from specflow.stages.base import AcceptStage, CommitStage, DraftStage, VerifyStage
 
@@ -76,3 +76,8 @@ COMMITS = Table[CommitStage](
         "inject": "specflow.stages.commit_inject:INJECT",
     },
 )
+
+
+def rows_with(table: Table[Any], field: str) -> list[str]:
+    """The rows of a table of stages whose recipes have a field of that name."""
+    return [name for name in table.names() if field in table[name].fields.model_fields]

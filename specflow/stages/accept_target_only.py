@@ -89,7 +89,7 @@ def threshold_without_target_only(r: ResolvedRecipe) -> Iterator[Finding]:
                 label="read by target_only alone",
                 because={"verify.accept": "the rule in force"},
                 help=f"remove `{name}`, or write `accept: target_only`",
-                fix=Drop(f"verify.{name}"),
+                fix=Drop(f"verify.{name}", otherwise=("write `verify.accept: target_only`",)),
             )
 
 

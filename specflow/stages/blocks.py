@@ -196,13 +196,17 @@ def block_width(r: ResolvedRecipe) -> Iterator[Finding]:
         )
         return
     if width != count + 1:
+        size = r["draft.block_size"] + width - count - 1
+        written = r.ledger["draft.block_size"].place is not None and size > 0
+        meant = (f"write `draft.block_size: {size}`",) if written else ()
         yield Finding(
             at="verify.num_draft_tokens",
             message=f"a block of {count} guesses is verified at {count + 1} positions, not {width}",
             label=f"expected {count + 1}",
             because={"draft.block_size": f"{count} guesses + 1 bonus token"},
-            help="remove `verify.num_draft_tokens`; it is derived from `draft.block_size`",
-            fix=Drop("verify.num_draft_tokens"),
+            help="remove `verify.num_draft_tokens`; it is derived from `draft.block_size`"
+            + "".join(f"; or {answer}" for answer in meant),
+            fix=Drop("verify.num_draft_tokens", otherwise=meant),
         )
 
 
@@ -239,7 +243,12 @@ def window_too_small(r: ResolvedRecipe) -> Iterator[Finding]:
             label=f"at least {count}",
             because={"draft.block_size": f"{count} rows of a block"},
             help=f"write `window_size: {count}` or more, or leave it out",
-            fix=Put("draft.window_size", count, safe=False),
+            fix=Put(
+                "draft.window_size",
+                count,
+                safe=False,
+                otherwise=("leave `draft.window_size` out",),
+            ),
         )
 
 
@@ -290,7 +299,17 @@ def pickled_mask(r: ResolvedRecipe) -> Iterator[Finding]:
     right; fewer guesses hold.
 
     ## Example
-    A draft whose folder holds `mask_embedding.pt` beside its safetensors.
+    The folder of `tiny-dspark-pickle` holds `mask_embedding.pt` beside its safetensors.
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: DSPARK, model: tiny-dspark-pickle}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: DSPARK, model: tiny-dspark}
+    ```
 
     ## Fix
     Name a draft that needs none, or convert it into the draft's own embedding (`embed_tokens`, with

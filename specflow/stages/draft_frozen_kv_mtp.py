@@ -32,7 +32,17 @@ def absent_kv_layer(r: ResolvedRecipe) -> Iterator[Finding]:
     sliding or full attention.
 
     ## Example
-    An assistant with `sliding_attention` layers beside a target that attends to everything.
+    `tiny-assistant` has a layer of sliding attention; `tiny-full` attends to everything.
+    ```yaml
+    target: {model: tiny-full}
+    draft: {algorithm: FROZEN_KV_MTP, model: tiny-assistant}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: builtin:pico-gemma4}
+    draft: {algorithm: FROZEN_KV_MTP, model: builtin:pico-gemma4-assistant}
+    ```
 
     ## Fix
     Name the assistant that was made for this target.

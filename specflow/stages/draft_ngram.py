@@ -122,7 +122,7 @@ def match_longer_than_trie(r: ResolvedRecipe) -> Iterator[Finding]:
             label=f"at most {depth - 1}",
             because={"draft.max_trie_depth": "a match leaves room for the token after it"},
             help=f"lower `{path}` or raise `draft.max_trie_depth`",
-            fix=Put(path, depth - 1, safe=False),
+            fix=Put(path, depth - 1, safe=False, otherwise=("raise `draft.max_trie_depth`",)),
         )
 
 

@@ -89,7 +89,12 @@ def no_confidence(r: ResolvedRecipe) -> Iterator[Finding]:
             label="no confidence head",
             because={"draft.model": "has no confidence head"},
             help="write `verify.confidence: average`, or `verify.mode: static`",
-            fix=Put("verify.confidence", "average", safe=False),
+            fix=Put(
+                "verify.confidence",
+                "average",
+                safe=False,
+                otherwise=("write `verify.mode: static`",),
+            ),
         )
 
 
@@ -135,7 +140,19 @@ def unusable_temperatures(r: ResolvedRecipe) -> Iterator[Finding]:
     fitted for another block speaks of other positions.
 
     ## Example
-    A draft of 7 guesses, and a file whose `temperatures` are 5.
+    A draft of 3 guesses, and a file whose `temperatures` are 5.
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: DSPARK, model: tiny-dspark}
+    verify: {shape: ragged, cost_table: costs.json, temperatures: heat-5.json}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: DSPARK, model: tiny-dspark}
+    verify: {shape: ragged, cost_table: costs.json, temperatures: heat.json}
+    ```
 
     ## Fix
     Fit them again with `specflow calibrate RECIPE --prompts FILE`, or leave them out.
@@ -154,6 +171,18 @@ def unusable_table(r: ResolvedRecipe) -> Iterator[Finding]:
 
     ## Example
     A file whose `sample_batch_tokens` are `[8, 4, 16]`.
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: DSPARK, model: tiny-dspark}
+    verify: {shape: ragged, cost_table: costs-falling.json}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: DSPARK, model: tiny-dspark}
+    verify: {shape: ragged, cost_table: costs.json}
+    ```
 
     ## Fix
     Measure it again with `specflow profile RECIPE`, or leave `verify.cost_table` out.
@@ -179,7 +208,21 @@ def table_too_short(r: ResolvedRecipe) -> Iterator[Finding]:
     looks free there, and the plan verifies everything.
 
     ## Example
-    A table measured up to 32 tokens, and a batch of 16 requests of 8 positions: 128 tokens.
+    A table measured up to 16 tokens, and a batch of 16 requests of 4 positions: 64 tokens.
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: DSPARK, model: tiny-dspark}
+    verify: {shape: ragged, cost_table: costs.json}
+    run: {batch_size: 16}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: tiny-llama}
+    draft: {algorithm: DSPARK, model: tiny-dspark}
+    verify: {shape: ragged, cost_table: costs.json}
+    run: {batch_size: 4}
+    ```
 
     ## Fix
     Measure it with this recipe: `specflow profile RECIPE -o FILE` goes as far as its batch.

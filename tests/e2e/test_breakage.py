@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -134,10 +135,33 @@ sys.exit(start())
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "interrupted\n")
 
 
+@pytest.mark.parametrize("words", ["run pico/plain --prompt x", "profile pico/dspark"])
+def test_a_signal_that_a_library_keeps_to_itself_is_heeded(words: str) -> None:
+    program = f"""
+import os, signal, sys
+class Hook:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+            except KeyboardInterrupt:
+                pass
+sys.meta_path.insert(0, Hook())
+sys.argv = ["specflow", *{words.split()}]
+from specflow.__main__ import start
+sys.exit(start())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "interrupted\n")
+
+
 def test_ctrl_c_before_the_first_handler_is_one_word() -> None:
     """As the script of the package begins: the interpreter's own handler is still in place."""
     program = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job begins without it
 class Hook:
     def find_spec(self, name, path=None, target=None):
         if name == "specflow.interrupts":
@@ -255,6 +279,71 @@ def test_a_file_never_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None
     words = ["bash", "-c", f'{sys.executable} -c "{said}" <&- >&- 2>&-']
     assert subprocess.run(words, cwd=tmp_path, check=False).returncode == 0
     assert int((tmp_path / "y").read_text()) > 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "pico/plain", "--prompt", "x"),
+        ("profile", "pico/dspark", "-o", "x"),
+        ("run", "pico/plain", "--prompt", "x", "--out", "x"),
+        ("validate", "mine.yaml"),
+        ("explain", "../mine.yaml"),
+    ],
+)
+def test_from_a_folder_that_is_gone(words: tuple[str, ...], tmp_path: Path) -> None:
+    """The libraries of torch end the process there, in words of their own."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    program = f"import os, sys; os.rmdir({str(gone)!r}); from specflow.__main__ import start; "
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program + "sys.exit(start())", *words],
+        cwd=gone,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "error[SF0" in done.stderr + done.stdout
+
+
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="needs setpriv")
+@pytest.mark.parametrize(
+    "words",
+    [
+        "validate shut/mine.yaml",
+        "explain shut/mine.yaml",
+        "run shut/mine.yaml --prompt x",
+        "run pico/plain --prompts shut/p.jsonl",
+        "run pico/plain --prompt x --out shut/out",
+        "run pico/plain --prompt x --out kept/out",
+        "profile pico/dspark -o shut/cost.json",
+        "profile pico/dspark -o kept/cost.json",
+        "profile pico/dspark -o mine/cost.json --overwrite",
+    ],
+)
+def test_folders_that_may_not_be_used(words: str, tmp_path: Path) -> None:
+    """Told before a model loads, also to whoever runs the tests as root."""
+    for name, mode in (("shut", 0), ("kept", 0o555), ("mine", 0o755)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(mode)
+    (tmp_path / "mine" / "cost.json").write_text("{}")
+    (tmp_path / "mine" / "cost.json").chmod(0o444)
+    bound = ("setpriv", "--bounding-set=-dac_override,-dac_read_search") if not os.getuid() else ()
+    done = subprocess.run(
+        [*bound, sys.executable, "-m", "specflow", *words.split()],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    (tmp_path / "shut").chmod(0o755)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "loading" not in done.stderr
+    assert "ermission denied" in done.stderr + done.stdout
+    assert (tmp_path / "mine" / "cost.json").read_text() == "{}"
 
 
 def test_a_run_that_is_refused_makes_no_folder_and_keeps_the_old_one(tmp_path: Path) -> None:

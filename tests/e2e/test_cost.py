@@ -29,7 +29,7 @@ def test_every_number_has_its_formula(capsys) -> None:
     assert rows["machine"][0] == "cpu"
     assert "assumed" in rows["machine"][1]
     assert rows["target weights"] == [
-        "13.26 MiB",
+        "13.3 MiB",
         "3,475,712 weights x 4 bytes of float32 (run.dtype)",
     ]
     assert rows["KV a token"][1] == "(target 4 layers x 256 + draft 1 layer x 512) x 4 bytes"
@@ -120,7 +120,7 @@ def test_validate_tells_what_does_not_fit(capsys) -> None:
     words = ["validate", "pico/standalone", "run.batch_size=64", "--memory"]
     assert main([*words, "256MiB"]) == 1
     out = capsys.readouterr().out
-    assert "error[SF072]: 64 requests and the weights take 0.33 GiB, more than 0.25 GiB" in out
+    assert "error[SF072]: 64 requests and the weights take 339 MiB, more than 256 MiB" in out
     assert "help: lower `run.batch_size` to 47" in out
     assert main([*words, "1GiB"]) == 0
     assert "1 recipe, no findings" in capsys.readouterr().out
@@ -150,4 +150,57 @@ def test_a_mixture_says_how_many_experts_are_read(capsys) -> None:
     rows = said(capsys, "deepseek/v3_nextn", "run.batch_size=8", "--cost", "--gpu", "h200")
     assert rows["experts read, 8 rows"] == ["57.4", "of 256, expected: 256 (1 - (1 - 8/256)^8)"]
     assert rows["experts read, 32 rows"][0] == "163.3"
-    assert rows["largest batch"] == ["0", "the weights alone are 19.4 times h200's memory"]
+    assert rows["largest batch"] == ["0", "the weights alone are 18.1 times h200's memory"]
+
+
+def test_a_yes_is_said_with_what_is_left(capsys) -> None:
+    words = ["validate", "pico/standalone", "--memory", "1GiB"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "fits: 1 request and the weights take " in out
+    assert "the largest `run.batch_size` is " in out
+    assert main([*words, "--fit", "--format", "json"]) == 0
+    held = json.loads(capsys.readouterr().out)["memory"]["pico/standalone"]
+    assert held["fits"] is True
+    assert held["total"] < held["memory"] == 2**30
+
+
+def test_an_engine_is_held_by_its_own_flags(capsys) -> None:
+    words = ["validate", "deepseek/v3_nextn", "run.dtype=bfloat16", "--memory", "141GB"]
+    assert main([*words, "--strict", "run.device=cuda"]) == 1
+    assert "more than 131 GiB" in capsys.readouterr().out
+    engine = [*words, "--engine", "sglang", "--platform", "h200", "engine.sglang.tp_size="]
+    assert main([*engine[:-1], "engine.sglang.tp_size=8", "--strict"]) == 0
+    assert "on each of 8 GPUs" in capsys.readouterr().out
+    assert main([*engine[:-1], "engine.sglang.tp_size=2"]) == 1
+    assert "`engine.sglang.tp_size: 8`" in capsys.readouterr().out
+
+
+ABOUT_A_GPU = [
+    ["validate", "--memory", "h200"],
+    ["validate", "--engine", "sglang", "--platform", "h200"],
+    ["explain", "--cost", "--gpu", "h200"],
+    ["explain", "--engine", "sglang"],
+]
+
+
+@pytest.mark.parametrize("words", ABOUT_A_GPU, ids=" ".join)
+def test_a_question_about_a_gpu_is_not_of_a_cpu(capsys, words: list[str]) -> None:
+    words = [words[0], "llama/llama3_1_eagle3_chain", "run.dtype=bfloat16", *words[1:]]
+    main(words)
+    said = capsys.readouterr()
+    assert "SF074" not in said.out + said.err
+    main([*words, "run.device=cpu"])  # which somebody wrote
+    said = capsys.readouterr()
+    assert "SF074" in said.out + said.err
+
+
+def test_a_question_about_a_cpu_is_of_a_cpu(capsys) -> None:
+    for words in (["--memory", "80GiB"], ["--memory", "cpu"]):
+        main(["validate", "pico/eagle3", "run.dtype=bfloat16", *words])
+        assert "SF074" in capsys.readouterr().out
+
+
+def test_the_device_that_is_asked_about_is_said(capsys) -> None:
+    rows = said(capsys, "pico/eagle3", "--cost", "--gpu", "h200")
+    assert rows["device"] == ["cuda", "run.device, derived: what was asked is about a GPU"]

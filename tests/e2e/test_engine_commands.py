@@ -101,7 +101,7 @@ def test_an_export_says_what_the_engine_will_overrule(capsys) -> None:
 
 
 def test_a_misspelt_flag_is_a_finding(capsys) -> None:
-    assert main(["import", *SGLANG, "--args", "--speculative-num-step 3"]) == 1
+    assert main(["import", *SGLANG, "--args", "--speculative-num-stepps 3"]) == 1
     err = capsys.readouterr().out
     assert "error[SF114]" in err
     assert "speculative_num_steps" in err
@@ -158,7 +158,7 @@ def test_arguments_that_contradict_each_other_are_no_recipe(capsys) -> None:
 
 def test_one_engines_arguments_go_to_a_file_of_another_form(capsys, tmp_path) -> None:
     file = tmp_path / "serve.sh"
-    file.write_text(f"python -m sglang.launch_server {CHAIN} --tp-size=2")
+    file.write_text(f"python -m sglang.launch_server {CHAIN} --tp-size=2 --speculative-num-steps 3")
     assert main(["export", f"sglang:{file}", *SGLANG, "--format", "json"]) == 0
     said = json.loads(capsys.readouterr().out)["args"]
     assert said["tp_size"] == 2
@@ -193,3 +193,44 @@ def test_slots_that_are_not_a_file_yet_are_judged_all_the_same(capsys) -> None:
     assert "--speculative-adaptive-config adaptive_slots.json" in captured.out
     assert main(["explain", "pico/eagle", *own, *SGLANG]) == 0
     assert capsys.readouterr().out.count(" adaptive_slots.json") == 2  # asked, and runs
+
+
+def test_validate_says_what_an_engine_makes_of_a_recipe(capsys) -> None:
+    """vLLM answers 400 to min_p beside a draft, and the recipe says min_p (D8)."""
+    words = ["sampling.temperature=1.0", "sampling.min_p=0.05"]
+    assert main(["validate", "pico/eagle3", *words, "--engine", "vllm"]) == 0
+    out = capsys.readouterr().out
+    assert "warning[SF111]: `sampling.min_p`: vLLM answers 400" in out
+    assert main(["validate", "pico/eagle3", *words, "--engine", "vllm", "--strict"]) == 1
+    capsys.readouterr()
+    assert main(["validate", "pico/plain", *words, "--engine", "vllm"]) == 0
+    assert "min_p`" not in capsys.readouterr().out
+    assert main(["validate", "pico/eagle3_tree", "--engine", "vllm"]) == 1
+    assert "error[SF119]: `verify.shape`" in capsys.readouterr().out
+    assert main(["validate", "pico/dspark", "--engine", "vllm", "--platform", "cpu"]) == 1
+    assert "error[SF110]" in capsys.readouterr().out
+    assert main(["validate", "pico/eagle3", "--platform", "cpu"]) == 2
+
+
+def test_vllm_takes_what_sglang_was_asked_for(capsys) -> None:
+    """Two steps and a width that SGLang replaces are two guesses (D1)."""
+    line = f"{CHAIN} --speculative-num-steps 2 --speculative-num-draft-tokens 2"
+    assert main(["export", f"sglang:{line}", "--engine", "vllm", "--format", "json"]) == 0
+    spec = json.loads(capsys.readouterr().out)["args"]["speculative_config"]
+    assert (spec["method"], spec["num_speculative_tokens"]) == ("draft_model", 2)
+
+
+@pytest.mark.parametrize("form", ["args", "sh", "json", "yaml"])
+def test_a_block_comes_back_from_every_form_of_vllm(form, capsys, tmp_path) -> None:
+    """A DFLASH block of 8 and a DSPARK block of 7 are 7 guesses each (D7)."""
+    for name, block in {"pico/dflash": 8, "pico/dspark": 7}.items():
+        words = [name, f"draft.block_size={block}", "--engine", "vllm", "--format", form]
+        assert main(["export", *words]) == 0
+        text = capsys.readouterr().out
+        assert '"num_speculative_tokens": 7' in text
+        file = tmp_path / f"a.{form}"
+        file.write_text(text)
+        assert main(["import", str(file), "--engine", "vllm"]) == 0
+        recipe = resolve(loads(capsys.readouterr().out))
+        assert recipe["draft.block_size"] == block
+        assert recipe["verify.num_draft_tokens"] == 8

@@ -170,3 +170,35 @@ def test_tallies_add_up() -> None:
     assert merged([a, Tally(0, 0, 0, None)]).histogram == (1, 0, 2)
     assert merged([]) == Tally(0, 0, 0, None)
     assert merged([]).accept_length == 0
+
+
+def test_counters_of_vllm_are_the_reports(engine, prompts, capsys) -> None:
+    log = fakes.Log()
+    engine(fakes.vllm(lambda i: HELD[i], log))
+    report = report_of(words(prompts, "pico/eagle3", "vllm"), capsys)
+    assert report["totals"] == {
+        "completion_tokens": 16,
+        "verifies": 5,
+        "drafted": 15,
+        "accepted": 8,
+    }
+    assert report["accept_histogram"] == [1, 1, 2, 1]
+    assert report["accept_rate_at"] == [4 / 5, 3 / 5, 1 / 5]
+    assert report["per_prompt"] is None
+    assert any("all requests at once" in text for text in report["warnings"])
+    first, plain = log.started
+    assert first["speculative_config"]["method"] == "eagle3"
+    assert first["speculative_config"]["num_speculative_tokens"] == 3
+    assert first["disable_log_stats"] is False
+    assert "speculative_config" not in plain
+    assert [p.max_tokens for p in log.asked[0]["params"]] == [9, 7]
+    assert main(words(prompts, "pico/eagle3", "vllm")) == 0
+    assert "accept length" in capsys.readouterr().out
+
+
+def test_a_tree_does_not_start_vllm(engine, prompts, capsys) -> None:
+    log = fakes.Log()
+    engine(fakes.vllm(lambda i: HELD[i], log))
+    assert main(words(prompts, "pico/eagle3_tree", "vllm")) == 1
+    assert "SF119" in capsys.readouterr().err
+    assert not log.started

@@ -21,7 +21,6 @@ INTERNAL = {
     *("draft_model_config", "draft_parallel_config"),
 }
 UNKNOWN = object()
-FRONTENDS = ("entrypoints/common/cli_args.py", "entrypoints/openai/cli_args.py")
 
 
 class Source:
@@ -162,7 +161,11 @@ def record(folder: Path, version: str) -> None:
     """Both files of a release."""
     package = folder / "vllm"
     arguments = package / "engine" / "arg_utils.py"
-    front = next(package / f for f in FRONTENDS if (package / f).is_file())
+    front = next(
+        file
+        for file in sorted((package / "entrypoints").rglob("cli_args.py"))
+        if "class FrontendArgs" in file.read_text(encoding="utf-8")
+    )
     source = Source(package / "config", (arguments, front))
     spelled = spellings([arguments, front])
     rows: dict[str, tuple[str, Any, list[str], list[str]]] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 import shlex
 from typing import Any
 
@@ -24,15 +26,34 @@ from specflow.engines.sglang.tables import (
 )
 from tests.unit.test_sglang_rules import DFLASH, DSPARK, EAGLE3, LLAMA, like
 
-ODD = st.one_of(
+
+def nested(levels: int) -> list[Any]:
+    """Lists in lists, deeper than Python prints."""
+    out: list[Any] = []
+    for _ in range(levels):
+        out = [out]
+    return out
+
+
+STRANGE_VALUES: tuple[Any, ...] = (
+    *(10**400, -(10**5000), math.nan, math.inf, -math.inf, "\x00", "\ud800", "²", b"x", ()),
+    *(nested(2000), {1: 2}, {"a": {"b": [math.nan]}}, object(), range(3), 1 + 2j, {1, 2}),
+)
+LEAF = st.one_of(
     st.integers(),
     st.integers(-3, 20),
     st.booleans(),
     st.none(),
     st.floats(),
     st.text(max_size=8),
-    st.lists(st.one_of(st.integers(-2, 20), st.text(max_size=2)), max_size=3),
-    st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+    st.integers(0, len(STRANGE_VALUES) - 1).map(STRANGE_VALUES.__getitem__),  # not all print
+)
+ODD = st.recursive(
+    LEAF,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=2)
+    ),
+    max_leaves=4,
 )
 NAMES = st.sampled_from([*ALGORITHMS, "NEXTN", "NONE", "eagle", "nextn", "Dspark"])
 ENV = st.dictionaries(
@@ -43,9 +64,13 @@ ENV = st.dictionaries(
             "SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION",
             "SGLANG_SIMULATE_ACC_LEN",
             "SGLANG_SPEC_TP_SYNC",
+            "SGLANG_DSPARK_CONFIDENCE_RELAY_LAG_STEPS",
+            "SGLANG_OPT_DEEPGEMM_MEGA_MOE_NUM_MAX_TOKENS_PER_RANK",
         ]
     ),
-    st.sampled_from(["", "1", "0", "static", "compact", "cap-accept", "3.5", "all,-rng", "odd"]),
+    st.one_of(
+        st.sampled_from(["", "1", "0", "static", "compact", "cap-accept", "3.5", "all,-rng"]), ODD
+    ),
     max_size=2,
 )
 
@@ -106,11 +131,18 @@ SANE = st.one_of(
     st.sampled_from([LLAMA, DFLASH, DSPARK, EAGLE3]), st.sampled_from(ARCHITECTURES).map(like)
 )
 CONFIG = st.one_of(SANE, st.builds(lambda a, b: {**a, **b}, SANE, STRANGE), STRANGE, ODD)
-PLATFORM = st.one_of(st.sampled_from(sorted(PLATFORMS)), st.text(max_size=5))
+SETTINGS = st.one_of(ENV, ODD)
+PLATFORM = st.one_of(st.sampled_from(sorted(PLATFORMS)), st.text(max_size=5), ODD)
 
 
 @settings(max_examples=400, deadline=None)
-@given(args=st.one_of(ARGS, ODD), target=CONFIG, draft=CONFIG, platform=PLATFORM, env=ENV)
+@given(
+    args=st.one_of(ARGS, ODD),
+    target=CONFIG,
+    draft=CONFIG,
+    platform=PLATFORM,
+    env=st.one_of(ENV, ODD),
+)
 def test_any_arguments_have_an_outcome_and_always_the_same(
     args, target, draft, platform, env
 ) -> None:
@@ -128,6 +160,14 @@ def test_any_arguments_have_an_outcome_and_always_the_same(
     for name, flag in FLAGS.all.items():
         if name not in decided and name not in {"model_path", "speculative_draft_model_path"}:
             assert first[name] in (args.get(name), flag.default) or name not in args
+
+
+def test_an_outcome_is_asked_for_by_these_names() -> None:
+    names = list(inspect.signature(effective).parameters)
+    assert names == ["args", "target_config", "draft_config", "platform", "env"]
+    got = effective(args={}, target_config=LLAMA, draft_config=None, platform="b200", env={})
+    assert isinstance(got, Effective)
+    assert got["attention_backend"] == "trtllm_mha"
 
 
 # What a second start takes for granted: the algorithm by its name, its numbers, its backends.

@@ -86,7 +86,7 @@ run: {device: cuda, dtype: bfloat16, attention: flashinfer}
 def test_what_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "find_spec", lambda _: None)
     text = FLASHINFER.replace("flashinfer", "triton")
-    found = [f for f in resolve(loads(text, "recipe.yaml")).findings if f.code == "SF075"]
+    found = [f for f in resolve(loads(text, "recipe.yaml")).findings if f.code == "SF078"]
     assert len(found) == 1
     assert "specflow[gpu]" in (found[0].help or "")
     monkeypatch.setattr(backends, "find_spec", lambda _: object())

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from specflow.cli import main
-from specflow.deep import BUDGET, PLACES, STRETCH, look, numbers, oddity, sample
-from specflow.facts import builtins
+from specflow.deep import BUDGET, PLACES, STRETCH, look, numbers, oddity, sample, unseen
+from specflow.facts import builtins, read
+from specflow.facts_file import facts_of, reader
 from specflow.headers import Tensor
 from specflow.load import load, loads
 from specflow.packs import find, names
@@ -156,3 +157,13 @@ def test_there_are_drafts_that_ship() -> None:
 
 def test_a_facts_file_has_no_weights() -> None:
     assert main(["validate", "pico/eagle3", "--deep", "--facts", "f.yaml"]) == 2
+
+
+def test_a_folder_of_headers_alone_is_not_looked_through() -> None:
+    """What is made of a header has holes for weights, and no zeros that somebody saved."""
+    recipe = load(find("pico/eagle3"))
+    told = {n: facts_of(read(n)) for n in ("builtin:pico-llama", "builtin:pico-llama-eagle3")}
+    resolved = resolve(recipe, reader({n: f for n, f in told.items() if f}), look)
+    assert resolved.findings == ()
+    assert unseen(resolved.facts) == "only its headers were read"
+    assert unseen(resolve(recipe).facts) == ""

@@ -185,10 +185,17 @@ def test_json_is_a_list_of_objects() -> None:
         "action": "drop",
         "path": "verify.num_draft_tokens",
         "safe": True,
+        "otherwise": [],
     }
     assert len(first["labels"]) == 3
     assert (second["file"], second["line"]) == (None, None)
-    assert second["fix"] == {"action": "put", "path": "a.b", "value": 1, "safe": True}
+    assert second["fix"] == {
+        "action": "put",
+        "path": "a.b",
+        "value": 1,
+        "safe": True,
+        "otherwise": [],
+    }
     assert json.loads(render([], "json")) == []
 
 

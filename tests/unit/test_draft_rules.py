@@ -388,7 +388,8 @@ draft: {{algorithm: EAGLE, model: '{draft(tmp_path, "eagle")}', topk: 3, num_ste
 verify: {{num_draft_tokens: 30}}
 """
     (finding,) = judged(text)[1]
-    assert finding.fix == Put("verify.num_draft_tokens", 13, safe=False)
+    others = ("raise `draft.num_steps`", "raise `draft.topk`")
+    assert finding.fix == Put("verify.num_draft_tokens", 13, safe=False, otherwise=others)
     assert judged(text.replace("30", "13"))[1] == []
 
 
@@ -634,6 +635,7 @@ def test_findings_for_machines(tmp_path: Path) -> None:
     (said,) = json.loads(render(judged(text)[1], "json"))
     assert (said["code"], said["line"]) == ("SF060", 2)
     fix = {"action": "put", "path": "draft.algorithm", "value": "EAGLE3", "safe": True}
+    fix["otherwise"] = []
     assert said["fix"] == fix
     assert judged(text.replace("EAGLE,", "EAGLE3,"))[1] == []
 

@@ -105,8 +105,8 @@ def test_the_finding_points_at_what_was_written() -> None:
     shown = render([found(pack("pico/standalone", "run.batch_size=64"), 2**28)])
     assert "^^ requests at once" in shown
     assert "standalone.yaml" in shown
-    assert "note: weights take 15.76 MiB: target 13.26 MiB, draft 2.50 MiB" in shown
-    assert "run.max_length" not in shown.split("help")[0]  # nobody wrote it: a default has no place
+    assert "note: weights take 15.8 MiB in float32: target 13.3 MiB, draft 2.50 MiB" in shown
+    assert "positions of a request" not in shown  # nobody wrote it: a default has no place
 
 
 def test_the_example_of_the_manual() -> None:

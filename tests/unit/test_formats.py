@@ -8,6 +8,7 @@ import pytest
 
 from specflow import formats
 from specflow.facts import CAUSAL_LM
+from specflow.formats import FORMATS, Format, named, rename, steps_of, stray_step, would_be
 from specflow.tables import MADE_FOR
 
 LAYERS = 4
@@ -265,3 +266,32 @@ def test_taps_are_named_by_the_layer_they_enter(
 def test_taps_that_are_no_layers(said: object) -> None:
     with pytest.raises(ValueError, match=r"."):
         formats.tap_ids({IDS: said}, 32)
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
+def test_a_place_is_called_as_the_format_does(form: Format) -> None:
+    """Whatever a format has a name for, its plainest name leads back to the place."""
+    places = {
+        "lm_head.weight", "norm.weight", "fc.weight", "markov.w2.weight", "markov.gate.bias",
+        "layers.3.mlp.up_proj.weight", "steps.0.fc.weight", "steps.0.embed_norm.weight",
+        "steps.2.norm.weight", "steps.0.block.self_attn.q_proj.weight", "nonsense",
+    }  # fmt: skip
+    names = {place: would_be(place, form, 4) for place in places}
+    assert any(names.values())
+    for place, name in names.items():
+        assert not name or rename((name,), form, 4) == {place: name}
+
+
+def test_plain_names() -> None:
+    assert would_be("markov.gate.bias", named("dspark"), 0) == "markov_head.gate_proj.bias"
+    assert would_be("steps.0.embed_norm.weight", named("mtp"), 4) == "model.layers.4.enorm.weight"
+    assert would_be("steps.0.block.a", named("eagle"), 0) == "layers.0.a"
+    assert would_be("nonsense", named("eagle"), 0) == ""
+
+
+def test_a_stray_step_is_none_of_those_that_follow_one_another() -> None:
+    names = ["steps.0.fc.weight", "steps.1.fc.weight", "steps.7.fc.weight", "norm.weight"]
+    assert steps_of(names) == 2
+    assert stray_step(names) == 7
+    assert stray_step(names[:2]) is None
+    assert steps_of(names[2:]) == 0

@@ -216,6 +216,19 @@ def test_a_flag_that_the_build_has_not_names_what_it_has(words, capsys) -> None:
     assert GONE[words] in captured.out
 
 
+def test_variables_stand_for_flags_that_the_line_has_not() -> None:
+    words = "LLAMA_ARG_SPEC_DRAFT_N_MAX=6 LLAMA_ARG_CTX_SIZE=512 HF_HOME=x llama-server -m t.gguf "
+    found = back(words + "--spec-type draft-mtp -c 1024")
+    assert found.written["draft"]["num_steps"] == 6
+    assert found.written["run"] == {"batch_size": 4, "max_length": 1024}
+    kept = {"kv_unified": True, "env": {"HF_HOME": "x"}}
+    assert found.written["engine"] == {"llamacpp": kept}
+    with pytest.raises(Refusal, match=r"it was removed; write --spec-draft-n-max"):
+        back("LLAMA_ARG_DRAFT_MAX=6 llama-server -m t.gguf")
+    old = back("LLAMA_ARG_DRAFT_MAX=6 llama-server -m t.gguf -md d.gguf", OLD)
+    assert old.written["draft"]["num_steps"] == 6
+
+
 def test_a_flag_that_came_later_names_what_there_was() -> None:
     with pytest.raises(Refusal, match=r"came later; write --draft-max"):
         back("-m t.gguf -md d.gguf --spec-draft-n-max 8", OLD)
@@ -263,6 +276,15 @@ def test_a_context_is_of_all_slots() -> None:
     assert (said["parallel"], said["ctx_size"]) == (4, 2048)
     assert "L9" in notes(effective(recipe))
     assert again(line(recipe))["run.max_length"] == 512
+
+
+def test_a_context_that_slots_share_is_not_divided() -> None:
+    for words in ("-c 512", "-c 512 -np 4 -kvu"):
+        found = back(f"-m builtin:pico-llama --temp 0 {words}")
+        assert found.written["run"] == {"batch_size": 4, "max_length": 512}
+        args = ENGINE.export(resolve(loads(yaml.safe_dump(dict(found.written)))), NEW, "cuda").args
+        assert (args["parallel"], args["ctx_size"], args["kv_unified"]) == (4, 512, True)
+    assert back("-m t -c 512", OLD).written["run"] == {"max_length": 512}
 
 
 def test_cuts_after_a_temperature_name_their_order() -> None:

@@ -254,7 +254,7 @@ def test_flags_for_an_engine_leave_the_step_alone() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "--speculative-num-step 3",
+        "--speculative-num-stepps 3",
         "--tp-size two",
         "--tp-size",
         "serve me --tp-size 2 'open",

@@ -16,18 +16,13 @@ from specflow.diagnostics import Diagnostic, Severity
 from specflow.errors import RecipeError
 from specflow.load import loads
 from specflow.resolve import resolve
-from tests.checkpoint_files import Shapes, write
+from tests.checkpoint_files import Shapes, block, write
 
 VOCAB, HIDDEN, LAYERS = 256, 64, 8
 
 
 def layer(prefix: str, into: int = HIDDEN) -> Shapes:
-    return {
-        f"{prefix}self_attn.q_proj.weight": (HIDDEN, into),
-        f"{prefix}self_attn.o_proj.weight": (HIDDEN, HIDDEN),
-        f"{prefix}mlp.up_proj.weight": (2 * HIDDEN, HIDDEN),
-        f"{prefix}post_attention_layernorm.weight": (HIDDEN,),
-    }
+    return block(prefix, into, HIDDEN, keys=HIDDEN)
 
 
 TARGET: Shapes = {
@@ -118,11 +113,13 @@ def chain(tmp_path: Path, target: Path, steps: int, width: int) -> str:
 def test_d1_a_width_that_no_chain_has(
     steps: int, width: int, right: int, tmp_path: Path, target: Path, capsys: Any
 ) -> None:
-    """Nothing is rewritten: it is an error with a fix, which leaves the width to be derived."""
+    """Nothing is rewritten unasked: either number may be meant, and the first answer is offered."""
     name = chain(tmp_path, target, steps, width)
     assert main(["validate", name]) == 1
     assert f"verifies {right} positions, not {width}" in capsys.readouterr().out
-    assert main(["validate", name, "--fix", "--strict"]) == 0
+    assert main(["validate", name, "--fix", "--strict"]) == 1
+    assert f"or write `draft.num_steps: {width - 1}`" in capsys.readouterr().out
+    assert main(["validate", name, "--fix", "--unsafe-fixes", "--strict"]) == 0
     assert "num_draft_tokens" not in Path(name).read_text()
     assert resolve(loads(Path(name).read_text()))["verify.num_draft_tokens"] == right
 

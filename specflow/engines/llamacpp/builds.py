@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 
 from specflow.diagnostics import closest
 from specflow.engines.flags import Flags
@@ -62,7 +62,19 @@ class Build:
         """Its flags."""
         file = f"flags-{self.version}.tsv"
         package = "specflow.engines.llamacpp"
-        return Flags(self.title, package, file, gone=self.gone, bound=False)
+        return Flags(self.title, package, file, gone=self.gone, bound=False, server=_SERVER)
+
+    @cached_property
+    def variables(self) -> Mapping[str, str]:
+        """Variables that stand for a flag where the line has none, and that flag."""
+        own = {**_VARIABLES, "N_GPU_LAYERS_DRAFT": self.layers}
+        if self.types:
+            own |= {name.upper(): name for name in _SPOKEN}
+            own |= {"SPEC_DRAFT_HF_REPO": self.repository}
+        else:
+            own |= {"MODEL_DRAFT": self.model, "HFD_REPO": self.repository}
+            own |= {"DRAFT_P_MIN": self.surest}
+        return {f"LLAMA_ARG_{name}": flag for name, flag in own.items()}
 
     def chosen(self, text: str) -> list[str]:
         """The ways of drafting that a `--spec-type` names; none of them is an empty list.
@@ -78,6 +90,29 @@ class Build:
         return [] if NONE in names else list(dict.fromkeys(names))
 
 
+# The binary by any of its names, or a container whose image is followed by flags.
+_SERVER = (
+    (r"(.*/)?llama-(server|cli|speculative\S*)(\.exe)?",),
+    (r".*/server(\.exe)?",),
+    (r"\S*llama\.cpp[:@]\S*",),
+)
+# A flag that the build has not any more is refused by its variable too.
+_VARIABLES = {
+    "MODEL": "model",
+    "HF_REPO": "hf_repo",
+    "CTX_SIZE": "ctx_size",
+    "N_PARALLEL": "parallel",
+    "N_GPU_LAYERS": "gpu_layers",
+    "N_PREDICT": "predict",
+    "THREADS": "threads",
+    "UBATCH": "ubatch_size",
+    "DRAFT_MAX": "draft_max",
+    "DRAFT_MIN": "draft_min",
+}
+_SPOKEN = (
+    *("spec_type", "spec_draft_model", "spec_draft_n_max", "spec_draft_n_min"),
+    *("spec_draft_p_min", "spec_draft_p_split"),
+)
 _OLD = {
     "draft": "draft_max",
     "draft_n": "draft_max",
@@ -152,9 +187,3 @@ _BUILDS = (
     _named("b11312", _ALL, _ALL, explicit=True, listed=True),
 )
 BUILDS: Mapping[str, Build] = {build.version: build for build in _BUILDS}
-
-
-@cache
-def build(version: str) -> Build:
-    """A build that is known."""
-    return BUILDS[version]

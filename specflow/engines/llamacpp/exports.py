@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from specflow.engines.base import Export, Out, model_of
+from specflow.engines.base import NO_SHAPE, NO_TREE, Export, Out, model_of
+from specflow.engines.command_line import sayable
 from specflow.engines.llamacpp.builds import (
     DFLASH,
     DSPARK,
@@ -47,9 +48,10 @@ def to_args(recipe: ResolvedRecipe, build: Build) -> Export:
         _drafts(out, build, draft)
     if draft != "NONE":
         _verify(out, shape)
+    out.commit("llama.cpp")
     _run(out, build)
     _sampling(out)
-    out.pass_through(NAME, build.flags)
+    out.pass_through(NAME, sayable(build.flags, build.flags.checked(out.own(NAME))))
     return out.done()
 
 
@@ -72,7 +74,7 @@ def _drafts(out: Out, build: Build, draft: str) -> None:
     """A way of drafting, its model, and how many tokens it guesses."""
     kind = TYPES[draft]
     net = out.recipe.facts.net
-    if draft == "EAGLE" and not net.bundled:
+    if draft == "EAGLE" and not (net.bundled or out.mtp):
         out.refuse("draft.algorithm", "llama.cpp has EAGLE3 and MTP layers, and no EAGLE")
         return
     if kind not in build.runs:
@@ -82,7 +84,7 @@ def _drafts(out: Out, build: Build, draft: str) -> None:
     listed = str(own).split(",") if own and build.listed else []
     if kind in build.types:
         out.args["spec_type"] = own if kind in listed else kind
-    if out.has("draft.model") and not net.bundled and out["draft.model"] != out["target.model"]:
+    if not out.inside:
         out.args[build.model] = _model(out, "draft")
     elif kind == DSPARK:
         out.args[build.model] = out.args["model"]
@@ -99,7 +101,10 @@ def _guesses(out: Out, draft: str) -> int:
     if draft not in ("DFLASH", "DSPARK"):
         return int(out["draft.num_steps"])
     width, block = out["verify.num_draft_tokens"], out["draft.block_size"]
-    if width != block + (draft == "DSPARK"):
+    if not out.known("draft.block_size"):
+        text = f"{width - 1} guesses go across; the size of the draft's own block is not known here"
+        out.bend("draft.block_size", text)
+    elif width != block + (draft == "DSPARK"):
         out.bend("draft.block_size", f"llama.cpp's block is what it verifies, {width - 1} guesses")
     return int(width) - 1
 
@@ -135,7 +140,7 @@ _STEPS = "draft.num_steps"
 def _lookup(out: Out, build: Build, shape: str) -> None:
     """What a request said before stands for a trie that requests share."""
     if shape == "tree":
-        out.refuse("verify.shape", "llama.cpp verifies chains; write `verify.shape: chain`")
+        out.refuse("verify.shape", "llama.cpp verifies chains alone", NO_SHAPE)
         return
     own = _own(out, "spec_type")
     asked = [n for n in str(own).split(",") if n in LOOKUPS] if own else []
@@ -166,16 +171,13 @@ def _lookup(out: Out, build: Build, shape: str) -> None:
 def _verify(out: Out, shape: str) -> None:
     """Chains, judged by what is drawn from the target: that is all there is."""
     if shape == "tree" and out.recipe.stages[0] != "NGRAM":
-        out.refuse("verify.shape", "llama.cpp verifies chains; write `draft.topk: 1`")
+        out.refuse("verify.shape", "llama.cpp verifies chains alone", NO_TREE)
     if shape == "ragged" and out["verify.mode"] != "static":
         out.lose("verify.shape", "llama.cpp verifies every guess that it makes")
     if out["verify.accept"] in ("rejection", "block"):
         text = "llama.cpp draws from the target and compares, so fewer are accepted; same law"
         out.bend("verify.accept", text)
-    for name in ("threshold_single", "threshold_acc"):
-        if out[f"verify.{name}"] < 1.0:
-            text = "llama.cpp accepts what it draws from the target: it has no such threshold"
-            out.refuse(f"verify.{name}", text)
+    out.no_thresholds("llama.cpp accepts what it draws from the target")
 
 
 def _run(out: Out, build: Build) -> None:
@@ -186,8 +188,9 @@ def _run(out: Out, build: Build) -> None:
     if out.wrote("run.max_length") or out.wrote("run.batch_size"):
         out.args["parallel"] = out["run.batch_size"]
     if out.wrote("run.max_length"):
-        # The server divides its context among its slots.
-        out.args["ctx_size"] = out["run.max_length"] * out["run.batch_size"]
+        # The server divides its context among its slots, unless they share it.
+        parts = 1 if _own(out, "kv_unified") is True else out["run.batch_size"]
+        out.args["ctx_size"] = out["run.max_length"] * parts
     if out.wrote("run.dtype"):
         out.lose("run.dtype", "llama.cpp computes in the types of the GGUF file")
     if out.wrote("run.device"):

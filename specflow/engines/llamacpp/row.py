@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from specflow.engines import command_line, show
-from specflow.engines.base import Engine, Export, Import, Word
+from specflow.engines.base import NOTHING, Beside, Engine, Export, Import, Word, listed
 from specflow.engines.flags import Flags
-from specflow.engines.llamacpp.builds import BUILDS, TITLE, build
+from specflow.engines.llamacpp import rules
+from specflow.engines.llamacpp.builds import BUILDS, TITLE
 from specflow.engines.llamacpp.exports import NAME, to_args
 from specflow.engines.llamacpp.imports import from_args
 from specflow.engines.llamacpp.rules import effective
@@ -19,17 +20,17 @@ SERVER = "llama-server"
 
 
 def _flags(version: str) -> Flags:
-    return build(version).flags
+    return BUILDS[version].flags
 
 
 def _export(recipe: ResolvedRecipe, version: str, platform: str) -> Export:  # noqa: ARG001
-    return to_args(recipe, build(version))
+    return to_args(recipe, BUILDS[version])
 
 
 def _effective(
     recipe: ResolvedRecipe, export: Export, version: str, platform: str
 ) -> Effective | Refused:
-    return effective(recipe, export, build(version), platform)
+    return effective(recipe, export, BUILDS[version], platform)
 
 
 # Short forms of a switch that turn it off.
@@ -45,9 +46,10 @@ _OFF = {
 
 def _read(text: str, version: str) -> tuple[dict[str, Any], dict[str, str]]:
     flags = _flags(version)
-    words = text.split(" ")
+    found = command_line.line(flags, text)
     known = {short: long for short, long in _OFF.items() if _has(flags, long)}
-    return command_line.read(flags, " ".join(known.get(word, word) for word in words))
+    args = command_line.arguments(flags, found.words, lambda option: known.get(option, option))
+    return args, dict(found.env)
 
 
 def _has(flags: Flags, option: str) -> bool:
@@ -59,8 +61,17 @@ def _typed(args: Mapping[Any, Any], version: str) -> dict[str, Any]:
     return command_line.typed(_flags(version), args)
 
 
-def _load(args: Mapping[str, Any], env: Mapping[str, str], version: str) -> Import:
-    return from_args(args, env, build(version))
+def _load(
+    args: Mapping[str, Any],
+    env: Mapping[str, str],
+    version: str,
+    beside: Beside = NOTHING,  # noqa: ARG001 - a build has one default for every model
+) -> Import:
+    return from_args(args, env, BUILDS[version])
+
+
+def _rows() -> Mapping[str, str]:
+    return listed(rules.__doc__)
 
 
 ENGINE = Engine(
@@ -95,4 +106,5 @@ ENGINE = Engine(
         "run.batch_size": Word("--parallel", "slots"),
         "run.max_length": Word("--ctx-size", "positions of all slots together"),
     },
+    rows=_rows,
 )

@@ -80,8 +80,9 @@ def _kinds(run: Run, build: Build) -> list[str]:
     if len(drafts) > 1:
         text = f"one draft model serves {' and '.join(drafts)}: it must be of each kind"
         run.note("L6", START, text)
+    named = [kind for kind in kinds if kind in build.types]
     if build.types:
-        run.set("spec_type", ",".join(kinds) or "none", "L4" if not asked else "L5", _WHY)
+        run.set("spec_type", ",".join(named) or "none", "L4" if not asked else "L5", _WHY)
     if any(kind in LOOKUPS for kind in kinds) and any(kind not in LOOKUPS for kind in kinds):
         run.note("L12", TOLD, "look-up guesses first; the draft model where nothing matches")
     return kinds

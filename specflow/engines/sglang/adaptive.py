@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from specflow.engines.outcome import Kind, Run
 from specflow.engines.sglang.names import STEPS, TOKENS, TOPK
 from specflow.engines.sglang.start import attention_dp
 from specflow.engines.sglang.tables import ADAPTIVE_SLOTS, EAGLES
+from specflow.foreign_files import read_text
 
 
 def adaptive(run: Run) -> None:
@@ -48,7 +50,7 @@ def _candidates(run: Run) -> list[int]:
     if path is None:
         return sorted({s for slot in ADAPTIVE_SLOTS.values() for s in slot})
     try:
-        said = json.loads(Path(path).read_text(encoding="utf-8"))
+        said = json.loads(read_text(Path(path)))
     except (OSError, ValueError, RecursionError) as error:
         run.crash("V4", f"{path} cannot be read: {error}"[:200], type(error).__name__)
     if not isinstance(said, dict):
@@ -58,12 +60,16 @@ def _candidates(run: Run) -> list[int]:
         run.refuse("V4", f"{path} has no slot for a batch size")
     found: set[int] = set()
     for key, slot in slots.items():
-        steps = slot.get("candidate_steps") if isinstance(slot, dict) else None
-        if not isinstance(steps, list) or not steps or not all(map(_step, steps)):
+        if not isinstance(slot, dict):
+            run.crash("V4", f"{path}: the slot of batch size {key} is none", "AttributeError")
+        steps: Any = slot.get("candidate_steps")
+        good = isinstance(steps, list) and len(steps) > 0 and all(map(_step, steps))
+        if not good or not key.isdecimal():  # a digit that is no number, as ²
             run.refuse("V4", f"{path}: the slot of batch size {key} has no list of steps")
         found |= set(steps)
     return sorted(found)
 
 
 def _step(value: object) -> bool:
-    return isinstance(value, int) and value >= 0
+    """A number of steps; Python prints no number of more digits than a limit, and adds to one."""
+    return isinstance(value, int) and 0 <= value < 2**63

@@ -64,6 +64,12 @@ def deepseek(run: Run, given: Given) -> None:
 
 def _sparse_kv(run: Run, given: Given) -> None:
     dtype, newest = run["kv_cache_dtype"], given.machine.sm >= 100 and not given.target.sinks
+    if given.machine.kind == "xpu":
+        if dtype == "auto":
+            run.set("kv_cache_dtype", "bfloat16", "3.6", "the KV of sparse attention here")
+        return
+    if given.target.text("learnable_sink") and dtype not in ("auto", "bf16", "bfloat16"):
+        run.refuse("3.6", f"learned sinks of sparse attention keep KV as bfloat16, not {dtype}")
     if dtype == "auto":
         dtype = "fp8_e4m3" if newest else "bfloat16"
     dtype = "bfloat16" if dtype == "bf16" else dtype
@@ -75,16 +81,22 @@ def _sparse_kv(run: Run, given: Given) -> None:
 def moe_runner(run: Run, given: Given) -> None:
     """3.9: the MoE runner of DeepSeek and Qwen targets on SM100, which their drafts inherit."""
     arch, machine = given.target.architecture, given.machine
-    if run["moe_runner_backend"] != "auto" or run["moe_a2a_backend"] != "none":
+    open_, alone = run["moe_runner_backend"] == "auto", run["moe_a2a_backend"] == "none"
+    if open_ and arch in NEMOTRON_H and given.target.get("quantization_config") is None:
+        name = "flashinfer_trtllm" if machine.sm100 and alone else "flashinfer_cutlass"
+        run.set("moe_runner_backend", name, "3.9", f"{arch} on {machine.name}")
+        return
+    if not (open_ and alone):
         return
     newer = machine.hopper or machine.blackwell
     if arch == "DeepseekV4ForCausalLM" and newer and run["device"] == "cuda":
         run.set("moe_runner_backend", "flashinfer_mxfp4", "3.9", f"the FP4 experts of {arch}")
-    family = arch in DEEPSEEK_FAMILY or arch in (*QWEN_MOE, "Glm4MoeForCausalLM")
+    others = ("Glm4MoeForCausalLM", "Cohere2MoeForCausalLM")
+    family = arch in DEEPSEEK_FAMILY or arch in (*QWEN_MOE, *others)
     if not family or not machine.sm100 or arch.startswith("Longcat"):
         return
     method = run["quantization"] or given.target.nested("quantization_config").get("quant_method")
-    if method in (None, "fp8", "modelopt_fp8", "modelopt_fp4", "modelopt_mixed"):
+    if method in (None, "fp8", "modelopt_fp8", "modelopt_fp4", "modelopt_mixed", "modelopt"):
         run.set("moe_runner_backend", "flashinfer_trtllm", "3.9", f"{arch} on SM100")
 
 
@@ -95,7 +107,7 @@ def own_backend(run: Run, given: Given) -> None:
         silent = no_backend(run) if pick.all_open else run["attention_backend"] is None
         name = pick.backend(machine) if silent and pick.fits(given.target) else ""
         if name and not (arch in LLAMA4 and run["device"] == "cpu"):
-            run.set("attention_backend", name, "3.6", f"what {arch} runs on with {machine.kind}")
+            run.set("attention_backend", name, "3.6", f"what {arch} runs on with {machine.name}")
 
 
 @dataclass(frozen=True)
@@ -139,7 +151,10 @@ def _is(*names: str) -> Callable[[Config], bool]:
 
 
 def _patterned(target: Config) -> bool:
-    return target.architecture in EXAONE and target.get("sliding_window_pattern") is not None
+    """Exaone with a window; the engine's reader of its configs knows a pattern where none is."""
+    default = 4 if str(target.get("model_type")).startswith("exaone") else None
+    pattern = target.get("sliding_window_pattern", default)
+    return target.architecture in EXAONE and pattern is not None
 
 
 def _granite(target: Config) -> bool:

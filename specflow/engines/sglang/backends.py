@@ -76,7 +76,7 @@ def attention(run: Run, given: Given) -> None:
     if prefill is not None and prefill == run["decode_attention_backend"]:
         run.set("attention_backend", prefill, "3.6", "both phases name it")
     elif run["attention_backend"] is None:
-        said = f"the default on {given.machine.kind}"
+        said = f"the default on {given.machine.name}"
         if run["speculative_algorithm"] is not None and run["speculative_eagle_topk"] is None:
             said += ", picked while topk is open"
         run.set("attention_backend", default_backend(run, given), "3.6", said)

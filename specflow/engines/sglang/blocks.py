@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from specflow.engines.outcome import Kind, Run
+from specflow.engines.sglang.eagle import cap_requests
 from specflow.engines.sglang.env import COORDINATION, ragged_mode
 from specflow.engines.sglang.model import (
     Config,
@@ -20,20 +21,15 @@ from specflow.engines.sglang.tables import (
     BLOCK_DRAFT_BACKENDS,
     DFLASH_BLOCK,
     DSPARK_GAMMA,
-    MAX_RUNNING,
 )
+from specflow.foreign_files import read_text
+from specflow.headers import LARGEST_JSON
 
 
 def _one_step(run: Run, rule: str, name: str) -> None:
     """F5, K8: a block is one step of one branch."""
     for field in (STEPS, TOPK):
         run.set(field, 1, rule, f"{name} guesses a block in one step of one branch")
-
-
-def _cap_requests(run: Run) -> None:
-    if run["max_running_requests"] is None:
-        because = "what speculative decoding starts with"
-        run.set("max_running_requests", MAX_RUNNING, "3.4", because)
 
 
 def dflash(run: Run, given: Given) -> None:
@@ -53,7 +49,7 @@ def dflash(run: Run, given: Given) -> None:
     if window is not None and window < block:
         run.refuse("F8", f"a window of {window} is below the block, {block}")
     _dflash_backend(run, given)
-    _cap_requests(run)
+    cap_requests(run)
 
 
 def _dflash_dp(run: Run, given: Given) -> None:
@@ -63,9 +59,7 @@ def _dflash_dp(run: Run, given: Given) -> None:
         "attn_cp_size 1": run["attn_cp_size"] != 1,
         f"{COORDINATION} off": given.env.on(COORDINATION),
     }
-    for needed, missing in wrong.items():
-        if missing:
-            run.refuse("F2", f"DFLASH with attention DP needs {needed}")
+    run.refuse_first("F2", wrong, "DFLASH with attention DP needs ")
 
 
 def _dflash_block(run: Run, given: Given) -> None:
@@ -122,7 +116,7 @@ def dspark(run: Run, given: Given) -> None:
     _dspark_path(run, given)
     _one_step(run, "K8", "DSPARK")
     _gamma(run, given)
-    _cap_requests(run)
+    cap_requests(run)
     mode = ragged_mode(run, given.env)
     align = "speculative_dspark_align_verify_tokens_to_graph_tier"
     if run[align] and mode != "compact":
@@ -161,13 +155,18 @@ def _dspark_path(run: Run, given: Given) -> None:
     if config_in(folder) is not None:
         run.set(DRAFT, str(folder), "D5", "the target's checkpoint has a folder dspark/")
         return
+    if not given.target.known:
+        said = "whether the target's checkpoint has a DSPARK head is not known here"
+        run.note("D5", Kind.UNCHECKED, said)
+        run.set(DRAFT, run["model_path"], "D5", "no draft is named, so the target brings one along")
+        return
     run.refuse("D5", "DSPARK needs --speculative-draft-model-path: the target has no DSPARK head")
 
 
 def config_in(folder: Path) -> str | None:
     """The text of a folder's config, if it has one; a path of any spelling may be asked for."""
     try:
-        return (folder / "config.json").read_text(encoding="utf-8")
+        return read_text(folder / "config.json", LARGEST_JSON)
     except (OSError, ValueError):
         return None
 

@@ -23,9 +23,7 @@ def host_cache(run: Run, given: Given) -> None:
         "does not go with HiSparse": run["enable_hisparse"],
         "needs latent attention": not given.target.mla,
     }
-    for reason, holds in wrong.items():
-        if holds:
-            run.refuse("O9", f"HiCache under DCP {reason}", "NotImplementedError")
+    run.refuse_first("O9", wrong, "HiCache under DCP ", error="NotImplementedError")
 
 
 def data_parallel(run: Run, given: Given) -> None:  # noqa: ARG001
@@ -44,34 +42,6 @@ def data_parallel(run: Run, given: Given) -> None:  # noqa: ARG001
         run.set("chunked_prefill_size", chunk, "4.11", "a share of each rank")
     elif run["enable_dp_lm_head"]:
         run.crash("4.11", "--enable-dp-lm-head needs attention DP")
-
-
-def context_parallel(run: Run, given: Given) -> None:  # noqa: ARG001
-    """Widths that divide the ranks (4.11)."""
-    width, ranks = run["attn_cp_size"], run["tp_size"]
-    if run["enable_prefill_cp"] and run["cp_strategy"] is None:
-        run.refuse("4.11", "--enable-prefill-cp needs --cp-strategy")
-    if width > 1 and (ranks % width or ranks % (run["attn_dp_size"] * width)):
-        run.crash("4.11", f"--attn-cp-size {width} and attention DP do not divide tp_size {ranks}")
-
-
-def kv_sharding(run: Run, given: Given) -> None:
-    """P16."""
-    if not run["enable_kv_cache_sharding"]:
-        return
-    flag = "--enable-kv-cache-sharding"
-    if run["disaggregation_mode"] != "prefill":
-        run.refuse("P16", f"{flag} is for PD prefill servers")
-    if run[NAME] is None:
-        return
-    if (
-        run[NAME] != "EAGLE"
-        or given.target.architecture != "GlmMoeDsaForCausalLM"
-        or given.target.count("num_nextn_predict_layers") != 1
-        or run["speculative_eagle_topk"] != 1
-        or run["enable_multi_layer_eagle"]
-    ):
-        run.refuse("P16", f"{flag} drafts by EAGLE of one MTP layer of GLM, topk 1 written out")
 
 
 def pipeline(run: Run, given: Given) -> None:  # noqa: ARG001
@@ -93,9 +63,7 @@ def layernorm_sp(run: Run, given: Given) -> None:
         and not (muse and run[NAME] == "DFLASH"),
         "does not go with pipeline parallelism": run["pp_size"] > 1,
     }
-    for reason, holds in wrong.items():
-        if holds:
-            run.refuse("P13", f"--enable-layernorm-sp {reason}")
+    run.refuse_first("P13", wrong, "--enable-layernorm-sp ")
 
 
 def weight_cache(run: Run, given: Given) -> None:  # noqa: ARG001
@@ -105,7 +73,8 @@ def weight_cache(run: Run, given: Given) -> None:  # noqa: ARG001
 
 
 def external_cache(run: Run, given: Given) -> None:  # noqa: ARG001
-    """O7."""
+    """O7, O9, and requests put away in a host pool."""
+    _host_pool(run)
     if run["enable_hierarchical_cache"] and run["disable_radix_cache"]:
         run.refuse("O9", "HiCache needs the radix cache")
     if not run["enable_lmcache"]:
@@ -120,9 +89,17 @@ def external_cache(run: Run, given: Given) -> None:  # noqa: ARG001
         "DCP": run["dcp_size"] > 1,
         "PD": run["disaggregation_mode"] != "null",
     }
-    for feature, on in kept.items():
-        if on:
-            run.refuse("O7", f"LMCache does not go with {feature}", "NotImplementedError")
+    run.refuse_first("O7", kept, "LMCache does not go with ", error="NotImplementedError")
+
+
+def _host_pool(run: Run) -> None:
+    flag = "--disaggregation-decode-retraction-backup host_pool"
+    if run["disaggregation_decode_retraction_backup"] != "host_pool":
+        return
+    if run["disaggregation_mode"] != "decode":
+        run.refuse("O11", f"{flag} is for PD decode servers")
+    if run["dcp_size"] > 1:
+        run.refuse("O11", f"{flag} does not go with DCP")
 
 
 def unified_memory(run: Run, given: Given) -> None:
@@ -158,25 +135,4 @@ def unified_memory(run: Run, given: Given) -> None:
         f"with {name} does not go with HiCache": eagle and run["enable_hierarchical_cache"],
         f"runs on {', '.join(dict.fromkeys(pages))}": not phases <= set(pages),
     }
-    for reason, holds in wrong.items():
-        if holds:
-            run.crash("O11", f"{flag} {reason}")
-
-
-def mega_moe(run: Run, given: Given) -> None:
-    """P19, in part: where MegaMoE runs at all."""
-    if run["moe_a2a_backend"] != "megamoe":
-        return
-    machine = given.machine
-    if run["enable_two_batch_overlap"] or run["enable_single_batch_overlap"]:
-        run.refuse("P19", "MegaMoE does not go with two-batch or single-batch overlap")
-    if not (machine.hopper or machine.sm100 or machine.rocm):
-        run.refuse("P19", "MegaMoE runs on Hopper, SM100 and ROCm alone")
-
-
-def all_to_all(run: Run, given: Given) -> None:  # noqa: ARG001
-    """P18."""
-    name, own = run[NAME], run["speculative_moe_a2a_backend"]
-    inherited = run["moe_a2a_backend"] if name not in (None, "NGRAM") else None
-    if "deepep_v2" in ((own,) if own is not None else (inherited,)):
-        run.refuse("P18", "a draft does not run on deepep_v2")
+    run.refuse_first("O11", wrong, f"{flag} ", error="AssertionError")

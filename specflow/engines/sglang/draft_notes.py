@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from specflow.engines.outcome import OPEN, START, WARN, Remark, Run
-from specflow.engines.sglang.env import SIMULATE
+from specflow.engines.outcome import OPEN, START, TOLD, WARN, Remark, Run
+from specflow.engines.sglang.env import LAG, SIMULATE
 from specflow.engines.sglang.model import Config, confidence_head, domino
 from specflow.engines.sglang.names import DRAFT_BACKEND, NAME, TOKENS
+from specflow.engines.sglang.plan_files import plan_files
 from specflow.engines.sglang.start import Given, attention_dp
 from specflow.engines.sglang.tables import EAGLES
 
@@ -22,7 +23,8 @@ def fit(run: Run, given: Given) -> Iterator[Remark]:
     name, draft, target = run[NAME], given.draft, given.target
     if not draft.known or name in ("NGRAM", "UNO"):
         return
-    short, long = (c.count("max_position_embeddings") for c in (draft, target))
+    short = draft.count("max_position_embeddings")
+    long = run["context_length"] or target.count("max_position_embeddings")
     allowed = given.env.on("SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN")
     if 0 < short < long and not allowed:
         said = f"the draft's context of {short} is shorter than the target's, {long}"
@@ -68,8 +70,15 @@ def names(run: Run, given: Given) -> Iterator[Remark]:
 
 
 def dflash(run: Run, given: Given) -> Iterator[Remark]:
-    """F3, F9, F11 to F13, F17."""
+    """F3, F9 to F13, F15, F17."""
     draft, target = given.draft, given.target
+    if target.nested("quantization_config").get("lm_head") is True and run["tp_size"] > 1:
+        yield "F15", START, "a quantized head of the target drafts with --tp-size 1 alone"
+    if run[DRAFT_BACKEND] == "fa4" and run["speculative_draft_kv_cache_dtype"] not in (
+        None,
+        "auto",
+    ):
+        yield "F10", WARN, "a draft on fa4 keeps its KV in the type it computes in"
     if not draft.known:
         return
     block = draft.nested("dflash_config")
@@ -125,6 +134,7 @@ def dspark(run: Run, given: Given) -> Iterator[Remark]:
         yield "K15", START, f"mode {mode} needs a draft with a confidence head"
     if run["speculative_dspark_confidence_sts_path"] and head is False:
         yield "K17", WARN, "temperatures of a confidence head that is not there"
+    yield from _plan(run, given)
     if dynamic and not table:
         yield "K19", WARN, f"mode {mode} without a cost table verifies everything"
     compact = mode == "compact"
@@ -140,6 +150,17 @@ def dspark(run: Run, given: Given) -> Iterator[Remark]:
         yield "K23", START, f"{SIMULATE} above the verify budget"
     if draft.known:
         yield from _markov(draft, given.target)
+
+
+def _plan(run: Run, given: Given) -> Iterator[Remark]:
+    """K16, K18, and the age of what a plan reads."""
+    width = run[TOKENS]
+    yield from plan_files(run, None if width is None else width - 1)
+    collects = given.env.values.get("SGLANG_DSPARK_STS_COLLECT_PATH")
+    if collects and run["speculative_dspark_confidence_sts_path"]:
+        yield "K16", START, "temperatures are collected without temperatures in force"
+    if given.env.number(LAG, 2) < 1:
+        yield "3.2", TOLD, f"{LAG} below 1 counts as 1"
 
 
 def _markov(draft: Config, target: Config) -> Iterator[Remark]:

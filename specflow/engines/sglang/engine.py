@@ -72,6 +72,9 @@ def _lora(run: Run, given: Given) -> None:
             run.crash("O1", "LoRA without --lora-paths needs --max-lora-rank and target modules")
     if name is not None and (runner or "").startswith("lora"):
         run.refuse("O4", f"a draft has no adapters, so {runner} does not run it")
+    own = run["moe_runner_backend"]
+    if own.startswith("lora") and not run["enable_lora"]:
+        run.refuse("O4", f"--moe-runner-backend {own} needs --enable-lora")
 
 
 def _lora_draft(run: Run, given: Given, name: str | None, runner: str | None) -> None:
@@ -108,9 +111,7 @@ def _multiplexing(run: Run) -> None:
         "no PD": run["disaggregation_mode"] != "null",
         "--disable-overlap-schedule": not run["disable_overlap_schedule"],
     }
-    for needed, missing in wrong.items():
-        if missing:
-            run.crash("4.11", f"PD multiplexing needs {needed}")
+    run.refuse_first("4.11", wrong, "PD multiplexing needs ", error="AssertionError")
 
 
 def _hisparse(run: Run, given: Given) -> None:
@@ -155,6 +156,4 @@ def _watermark(run: Run) -> None:
             "speculative_use_rejection_sampling"
         ],
     }
-    for reason, holds in wrong.items():
-        if holds:
-            run.refuse("S17", reason)
+    run.refuse_first("S17", wrong)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from specflow.engines.outcome import Kind, Run
+from specflow.engines.outcome import Kind, Run, shown
 from specflow.engines.sglang.tables import RAGGED_MODES
 
 RAGGED = "SGLANG_RAGGED_VERIFY_MODE"
@@ -40,7 +40,10 @@ class Env:
         """Variables of whatever was handed over."""
         if not isinstance(raw, Mapping):
             return cls({})
-        return cls({str(k): str(v) for k, v in raw.items() if v is not None})
+        said = {k: v for k, v in raw.items() if isinstance(k, str)}
+        return cls(
+            {k: v if isinstance(v, str) else shown(v) for k, v in said.items() if v is not None}
+        )
 
     def on(self, name: str) -> bool:
         """A switch; what is no switch counts as its default, off."""

@@ -6,6 +6,7 @@ import json
 from typing import TypeGuard
 
 from specflow.engines.base import Export, Out, model_of
+from specflow.engines.command_line import sayable
 from specflow.engines.configs import draft_config, target_config
 from specflow.engines.outcome import START, Effective, Refused
 from specflow.engines.sglang.env import LAG, RAGGED
@@ -19,6 +20,7 @@ SLOTS_FILE = "adaptive_slots.json"
 # Ours to theirs; a name that is not here is the same there.
 NAMES = {"MULTI_LAYER_EAGLE": "EAGLE"}
 SERIAL = ("STANDALONE", "EAGLE", "EAGLE3", "MULTI_LAYER_EAGLE", "FROZEN_KV_MTP")
+REDUCED = "SGLang judges a draft of fewer words than its target by the target alone; same law"
 ORDERS = {"recency": "BFS", "frequency": "PROB"}
 
 
@@ -42,9 +44,10 @@ def to_args(recipe: ResolvedRecipe, platform: str = "h100") -> Export:
     if draft != "NONE":
         _ragged(out, draft, shape)
         _accept(out, draft)
+    out.commit("SGLang")
     _run(out)
-    _sampling(out)
-    out.pass_through("sglang", FLAGS)
+    out.ask("SGLang", {"seed": "sampling_seed"})
+    out.pass_through("sglang", sayable(FLAGS, FLAGS.checked(out.own("sglang"))))
     _pin_backend(out, platform)
     return out.done()
 
@@ -59,8 +62,7 @@ def _model(out: Out, block: str) -> str:
 
 def _path(out: Out, draft: str) -> None:
     """The draft's path, where it is not in the target's checkpoint."""
-    inside = out.recipe.facts.net.bundled or not out.has("draft.model")
-    if draft != "NGRAM" and not inside and out["draft.model"] != out["target.model"]:
+    if draft != "NGRAM" and not out.inside:
         out.args[DRAFT] = _model(out, "draft")
 
 
@@ -113,22 +115,7 @@ def _ngram(out: Out, shape: str) -> None:
 
 def _block(out: Out, draft: str) -> None:
     """The block by the flag of its algorithm, and nothing of steps (exporter's note 3)."""
-    width = out["verify.num_draft_tokens"]
-    if draft == "DSPARK":
-        block = out["draft.block_size"]
-        out.args["speculative_dspark_block_size"] = block
-        if width != block + 1:
-            text = f"SGLang verifies a block of {block} and one more, not {width}"
-            out.lose("verify.num_draft_tokens", text)
-    else:
-        ahead = out["draft.predicts"] == "next"
-        out.args["speculative_dflash_block_size"] = out["draft.block_size"] if ahead else width
-        if ahead:
-            text = "a row of SGLang's DFLASH guesses its own position's token"
-            out.lose("draft.predicts", text)
-            out.lose("verify.num_draft_tokens", "SGLang counts the bonus token into the block")
-        elif width != out["draft.block_size"]:
-            out.bend("draft.block_size", f"SGLang's block is what it verifies, {width}")
+    _block_size(out, draft)
     window = "draft.window_size"
     if out.wrote(window) and out[window]:
         if draft == "DFLASH":
@@ -140,6 +127,30 @@ def _block(out: Out, draft: str) -> None:
             out.lose(path, "SGLang reads it from the draft's config.json")
     if out.wrote("draft.page_size"):
         out.lose("draft.page_size", "SGLang has no pages of a draft's window")
+
+
+def _block_size(out: Out, draft: str) -> None:
+    """The flag of the algorithm; left out where only the checkpoint says it."""
+    width = out["verify.num_draft_tokens"]
+    sized = out.known("draft.block_size")
+    if not sized and not out.known("verify.num_draft_tokens"):
+        text = "it is the checkpoint's, which SGLang reads and specflow has not here"
+        out.bend("draft.block_size", text)
+    elif draft == "DSPARK":
+        block = out["draft.block_size"] if sized else width - 1
+        out.args["speculative_dspark_block_size"] = block
+        if width != block + 1:
+            text = f"SGLang verifies a block of {block} and one more, not {width}"
+            out.lose("verify.num_draft_tokens", text)
+    else:
+        ahead = out["draft.predicts"] == "next"
+        out.args["speculative_dflash_block_size"] = out["draft.block_size"] if ahead else width
+        if ahead:
+            text = "a row of SGLang's DFLASH guesses its own position's token"
+            out.lose("draft.predicts", text)
+            out.lose("verify.num_draft_tokens", "SGLang counts the bonus token into the block")
+        elif sized and width != out["draft.block_size"]:
+            out.bend("draft.block_size", f"SGLang's block is what it verifies, {width}")
 
 
 def _ragged(out: Out, draft: str, shape: str) -> None:
@@ -186,14 +197,18 @@ def _accept(out: Out, draft: str) -> None:
 def _rejection(out: Out, draft: str) -> None:
     if draft == "DSPARK":
         return  # what it does anyway
-    if NAMES.get(draft, draft) in EAGLES:
+    if out.recipe.facts.net.has_map:
+        out.bend("verify.accept", REDUCED)
+    elif NAMES.get(draft, draft) in EAGLES:
         out.args["speculative_use_rejection_sampling"] = True
     else:
         out.bend("verify.accept", f"SGLang judges {draft} guesses by the target alone; same law")
 
 
 def _block_verification(out: Out, draft: str) -> None:
-    if NAMES.get(draft, draft) in MIXED_CHUNK:
+    if out.recipe.facts.net.has_map and NAMES.get(draft, draft) in EAGLES:
+        out.bend("verify.accept", REDUCED)
+    elif NAMES.get(draft, draft) in MIXED_CHUNK:
         out.args["speculative_use_block_verification"] = True
     else:
         out.bend("verify.accept", f"SGLang judges {draft} guesses by the target alone; same law")
@@ -224,7 +239,6 @@ def _has_trees(found: Effective | Refused) -> TypeGuard[Effective]:
     return not any(n.kind is START and n.rule.startswith("A") for n in found.notes)
 
 
-DTYPES = ("float32", "bfloat16", "float16")
 RUN = {
     "run.batch_size": "max_running_requests",
     "run.max_length": "context_length",
@@ -236,20 +250,6 @@ RUN = {
 
 def _run(out: Out) -> None:
     """What was written of a run; specflow's own defaults are for a laptop."""
-    for path, flag in RUN.items():
-        if out.wrote(path):
-            out.args[flag] = out[path]
+    out.say(RUN)
     if out.wrote("run.threads") and out["run.threads"]:
         out.lose("run.threads", "SGLang has no such flag")
-
-
-def _sampling(out: Out) -> None:
-    """What SGLang takes with each request."""
-    names = {"seed": "sampling_seed"}
-    for key in type(out.recipe.sampling).model_fields:
-        if out.wrote(f"sampling.{key}"):
-            value = out[f"sampling.{key}"]
-            out.requests[names.get(key, key)] = list(value) if key == "stop" else value
-    if out.requests:
-        said = ", ".join(out.requests)
-        out.bend("sampling", f"SGLang takes {said} with each request, not when it starts")

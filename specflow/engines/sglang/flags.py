@@ -4,4 +4,5 @@ from __future__ import annotations
 
 from specflow.engines.flags import Flags
 
-FLAGS = Flags("SGLang 0.5.23", "specflow.engines.sglang")
+SERVER = ((r"sglang\.launch_server",), (r"(.*/)?launch_server(\.py)?",), (r"(.*/)?sglang", "serve"))
+FLAGS = Flags("SGLang 0.5.23", "specflow.engines.sglang", short=True, server=SERVER)

@@ -30,6 +30,19 @@ class UnusableConfig(Exception):  # noqa: N818  (what a reader answers, not a fa
     """A draft's config that the engine's reader refuses."""
 
 
+def _plain(value: Any, depth: int = 0) -> Any:
+    """A value as JSON can have it, of bounded depth and size; None for anything else."""
+    if isinstance(value, int):
+        return value if abs(value) < 2**2000 else None
+    if value is None or isinstance(value, float | str):
+        return value
+    if depth < 8 and isinstance(value, Mapping):
+        return {k: _plain(v, depth + 1) for k, v in value.items() if isinstance(k, str)}
+    if depth < 8 and isinstance(value, list | tuple):
+        return [_plain(v, depth + 1) for v in value]
+    return None
+
+
 @dataclass(frozen=True)
 class Config:
     """A config.json, read by key; a text config inside it goes first where the engine looks there.
@@ -45,11 +58,15 @@ class Config:
         """A config of whatever was handed over."""
         if not isinstance(raw, Mapping):
             return cls({}, known=False)
-        return cls({str(key): value for key, value in raw.items()})
+        return cls({key: _plain(value) for key, value in raw.items() if isinstance(key, str)})
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A value of the whole config."""
-        return self.raw.get(key, default)
+        """A value of the whole config; one that it has not, its text config may have."""
+        if key in self.raw or key == "model_type":
+            return self.raw.get(key, default)
+        inner = self.raw.get("text_config")
+        value = inner.get(key) if isinstance(inner, Mapping) else None
+        return default if value is None else value
 
     def text(self, key: str, default: Any = None) -> Any:
         """A value of the text model."""
@@ -60,7 +77,7 @@ class Config:
 
     def nested(self, key: str) -> Mapping[str, Any]:
         """A block of the config, empty where there is none."""
-        block = self.raw.get(key)
+        block = self.get(key)
         return block if isinstance(block, Mapping) else {}
 
     def count(self, key: str) -> int:
@@ -217,7 +234,8 @@ def _layer_ids(ids: Any) -> None:
     if not isinstance(ids, list | tuple) or not ids:
         raise UnusableConfig("target_layer_ids is not a list of layers")
     for each in ids:
-        _whole(each, "target_layer_ids", -(2**63))
+        if _whole(each, "target_layer_ids", -(2**63)) is None:
+            raise UnusableConfig("target_layer_ids names no layer")
 
 
 def _mask(block: Mapping[str, Any], config: Config) -> None:

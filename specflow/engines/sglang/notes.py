@@ -6,18 +6,25 @@ from collections.abc import Iterator
 
 from specflow.engines.outcome import OPEN, START, TOLD, WARN, Remark, Run
 from specflow.engines.sglang.draft_notes import dflash, dspark, fit, names
+from specflow.engines.sglang.heads import heads
 from specflow.engines.sglang.names import DRAFT_BACKEND, NAME, STEPS, TOKENS, TOPK
 from specflow.engines.sglang.start import Given, backends
-from specflow.engines.sglang.tables import EAGLE_DRAFT_BACKENDS, EAGLES, KIMI_HYBRID, SHAPES
+from specflow.engines.sglang.tables import (
+    EAGLE_DRAFT_BACKENDS,
+    EAGLES,
+    GEMMA4,
+    KIMI_HYBRID,
+    NO_VERIFY,
+    SHAPES,
+)
 
 SERIAL = (*EAGLES, "STANDALONE", "FROZEN_KV_MTP")
 
 
 def notes(run: Run, given: Given) -> None:
     """Every remark on the arguments as they run."""
-    if run[NAME] in (None, "NONE"):
-        return
-    for rule, kind, text in _remarks(run, given):
+    drafts = run[NAME] not in (None, "NONE")
+    for rule, kind, text in (*heads(run, given), *(_remarks(run, given) if drafts else ())):
         run.note(rule, kind, text)
 
 
@@ -32,12 +39,13 @@ def _remarks(run: Run, given: Given) -> Iterator[Remark]:
     if run[NAME] == "DSPARK":
         yield from dspark(run, given)
     yield from _serving(run)
+    yield from _adaptive(run, given)
     yield from _requests(run)
     yield from _memory(run, given)
 
 
 def _shape(run: Run, given: Given) -> Iterator[Remark]:
-    """E9, N9, O17, and shapes by algorithm."""
+    """E9, N9, and shapes by algorithm and by target."""
     name, steps, topk, width = run[NAME], run[STEPS], run[TOPK], run[TOKENS]
     if name in SERIAL and None not in (steps, topk):
         yield from _serial_shape(run, given)
@@ -52,18 +60,30 @@ def _shape(run: Run, given: Given) -> Iterator[Remark]:
     v4 = given.target.architecture == "DeepseekV4ForCausalLM"
     if v4 and width is not None and width > 10:
         yield "O17", START, f"DeepSeek-V4 holds 10 draft tokens, not {width}"
+    if given.target.architecture in NO_VERIFY:
+        yield "A19", START, f"{given.target.architecture} has no kernel that verifies"
+    qsa = given.target.architecture == "Qwen4ExpForConditionalGeneration"
+    ring = given.target.count("indexer_compress_ratio") or 4
+    if qsa and width is not None and width > ring:
+        yield "A10", START, f"Qwen's sparse attention holds {ring} draft tokens, not {width}"
     inkling = given.target.architecture == "InklingForConditionalGeneration"
     if inkling and name == "EAGLE" and not run["enable_multi_layer_eagle"] and (steps or 0) > 1:
         yield "N9", START, "Inkling drafts more than one step with --enable-multi-layer-eagle alone"
 
 
 def _serial_shape(run: Run, given: Given) -> Iterator[Remark]:
-    """E3, E5 to E7."""
+    """E3, E5 to E7, E10."""
     steps, topk, width = run[STEPS], run[TOPK], run[TOKENS]
     if width is None:
         yield "E3", OPEN, "a tree without --speculative-num-draft-tokens has no width"
     if steps < 1 or topk < 1:
         yield "E5", OPEN, f"{steps} steps of {topk} branches guess nothing"
+    if width is not None and width < 2 and steps > 0:
+        yield "E5", OPEN, f"{width} draft tokens leave no guess to verify"
+    reserved = max(steps * topk, width or 0)
+    context = run["context_length"] or given.target.count("max_position_embeddings")
+    if 0 < context <= reserved:
+        yield "E10", START, f"{reserved} reserved positions leave no room in a context of {context}"
     most = topk + (steps - 1) * topk * topk
     if width is not None and topk > 1 and steps > 0 and width - 1 > most:
         said = f"{steps} steps of {topk} branches score {most} guesses, fewer than {width - 1}"
@@ -107,6 +127,7 @@ def _backends(run: Run, given: Given) -> Iterator[Remark]:
             ("A9", "KDA verified on flashinfer"): arch in KIMI_HYBRID
             and run["linear_attn_verify_backend"] == "flashinfer",
             ("A10", "Qwen's sparse attention"): arch == "Qwen4ExpForConditionalGeneration",
+            ("A17", "Gemma 4 on aiter"): "aiter" in both and arch in GEMMA4,
             ("A11", "MiniMax-M3 on ROCm"): arch.startswith("MiniMaxM3") and given.machine.rocm,
         }
         for (rule, what), holds in chains.items():
@@ -181,6 +202,16 @@ def _serving(run: Run) -> Iterator[Remark]:
         yield "1.1", WARN, "--spec-trace-dir is read nowhere"
 
 
+def _adaptive(run: Run, given: Given) -> Iterator[Remark]:
+    """3.3, O22: what an environment makes of steps that change, and of made-up acceptance."""
+    if run["speculative_adaptive"] and given.env.on("SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND"):
+        said = "the draft's KV goes stale while it takes no step"
+        yield "3.3", TOLD, f"SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND: {said}"
+    mode = given.env.values.get("SGLANG_SIMULATE_ACC_TOKEN_MODE")
+    if mode == "real-draft-token" and (run[TOPK] or 1) > 1:
+        yield "O22", START, "SGLANG_SIMULATE_ACC_TOKEN_MODE real-draft-token is for chains: topk 1"
+
+
 def _requests(run: Run) -> Iterator[Remark]:
     """F14, S16, U11: requests that the server will turn down, or judge another way."""
     name = run[NAME]
@@ -209,6 +240,18 @@ def _memory(run: Run, given: Given) -> Iterator[Remark]:
     requests = run["max_running_requests"]
     most = f", {2 * length * requests} for {requests} requests" if requests else ""
     yield "4.13", TOLD, f"a request reserves {2 * length} KV positions beyond its text{most}"
+    pool = run["max_total_tokens"]
+    if pool is not None and requests and 2 * length * requests > pool:
+        yield "4.13", WARN, f"what {requests} requests reserve is more than {pool} tokens of KV"
+    yield from _draft_kv(run, given)
     if given.target.hybrid_mamba and requests and not run["enable_linear_replayssm_spec"]:
         states = (requests + 1) * width
         yield "4.13", TOLD, f"verify keeps {states} snapshots of recurrent state"
+
+
+def _draft_kv(run: Run, given: Given) -> Iterator[Remark]:
+    """4.13: KV of a draft, beside the target's."""
+    mine, theirs = given.draft.layers, given.target.layers
+    if run[NAME] in SERIAL and mine > 0 and theirs > 0:
+        said = f"KV of a token costs 1 + {mine}/{theirs} of the target's alone"
+        yield "4.13", TOLD, f"{said}, the draft's layers among them"

@@ -10,8 +10,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from specflow.diagnostics import closest
-from specflow.engines.outcome import Effective, Refusal, Refused, Run
-from specflow.engines.sglang import architectures, checks, fp4, start, state, targets
+from specflow.engines.outcome import Effective, Refusal, Refused, Run, shown
+from specflow.engines.sglang import (
+    architectures,
+    checks,
+    experts,
+    fp4,
+    minimax,
+    sharding,
+    start,
+    state,
+    targets,
+)
 from specflow.engines.sglang import backends as attention
 from specflow.engines.sglang.engine import engine_start
 from specflow.engines.sglang.env import Env, remark
@@ -26,7 +36,7 @@ Step = Callable[[Run, Given], None]
 
 STEPS: tuple[tuple[str, Step], ...] = (
     ("old spelling of attention DP", start.old_dp_attention),
-    ("MegaMoE", checks.mega_moe),
+    ("MegaMoE", experts.mega_moe),
     ("hidden states without a draft", start.capture_without_draft),
     ("old names of backends", start.old_backends),
     ("device", start.device),
@@ -39,6 +49,7 @@ STEPS: tuple[tuple[str, Step], ...] = (
     ("IQuest Q1", targets.iquest),
     ("backend of the architecture", architectures.own_backend),
     ("DeepSeek", architectures.deepseek),
+    ("prefill of DeepSeek in parallel", sharding.deepseek_cp),
     ("MoE runner", architectures.moe_runner),
     ("Qwen hybrids", architectures.qwen_hybrid),
     ("Nemotron-H", architectures.nemotron),
@@ -46,6 +57,8 @@ STEPS: tuple[tuple[str, Step], ...] = (
     ("GLM-5-Next", targets.glm5_next),
     ("DeepSeek-V4", targets.deepseek_v4),
     ("DeepSeek-V4.1", targets.deepseek_v41),
+    ("MiniMax-M3", minimax.minimax_m3),
+    ("Muse Spark", targets.muse_spark),
     ("backends an architecture is held to", architectures.held_to_backends),
     ("recurrent state", state.recurrent_state),
     ("deterministic inference", attention.deterministic),
@@ -56,16 +69,20 @@ STEPS: tuple[tuple[str, Step], ...] = (
     ("page", attention.page_default),
     ("HiCache", checks.host_cache),
     ("attention DP", checks.data_parallel),
-    ("context parallelism", checks.context_parallel),
-    ("sharded KV", checks.kv_sharding),
+    ("context parallelism", sharding.context_parallel),
+    ("sharded KV", sharding.kv_sharding),
+    ("runner of a quantization", experts.quantized_runner),
+    ("MTP layer of an FP4 checkpoint", experts.draft_of_fp4),
+    ("all-to-all of experts", experts.all_to_all),
     ("pipeline", checks.pipeline),
     ("speculative decoding", speculate),
     ("layer norms along the sequence", checks.layernorm_sp),
+    ("buffers of experts", experts.budgets),
     ("weight cache", checks.weight_cache),
     ("LMCache", checks.external_cache),
     ("unified memory", checks.unified_memory),
-    ("sharded KV again", checks.kv_sharding),
-    ("all-to-all of the draft", checks.all_to_all),
+    ("sharded KV again", sharding.kv_sharding),
+    ("all-to-all of the draft", experts.draft_all_to_all),
     ("engine start", engine_start),
     ("remarks", notes),
 )
@@ -73,7 +90,7 @@ STEPS: tuple[tuple[str, Step], ...] = (
 
 def effective(
     args: Mapping[str, Any],
-    target_config: Mapping[str, Any],
+    target_config: Mapping[str, Any] | None,
     draft_config: Mapping[str, Any] | None = None,
     platform: str = "h100",
     env: Mapping[str, str] | None = None,
@@ -107,7 +124,7 @@ def _asked(args: object, draft_config: object) -> dict[str, Any]:
 
 
 def _machine(platform: object) -> Any:
-    name = str(platform).lower()
+    name = platform.lower() if isinstance(platform, str) else shown(platform)
     if name not in PLATFORMS:
         near = closest(name, PLATFORMS) or list(PLATFORMS)
         said = f"no platform {name!r}; did you mean {' or '.join(near[:4])}?"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from specflow.engines import command_line, show
-from specflow.engines.base import Engine, Export, Import, Word
+from specflow.engines.base import NOTHING, Beside, Engine, Export, Import, Word
 from specflow.engines.configs import draft_config, target_config
 from specflow.engines.files import written
 from specflow.engines.flags import Flags
@@ -54,8 +54,13 @@ def _typed(args: Mapping[Any, Any], version: str) -> dict[str, Any]:
     return command_line.typed(_flags(version), args)
 
 
-def _load(args: Mapping[str, Any], env: Mapping[str, str], version: str) -> Import:  # noqa: ARG001
-    return from_args(args, env)
+def _load(
+    args: Mapping[str, Any],
+    env: Mapping[str, str],
+    version: str,  # noqa: ARG001
+    beside: Beside = NOTHING,
+) -> Import:
+    return from_args(args, env, beside)
 
 
 def _python(export: Export, version: str) -> str:  # noqa: ARG001
@@ -65,6 +70,12 @@ def _python(export: Export, version: str) -> str:  # noqa: ARG001
     lines += [f"    {name}={value!r}," for name, value in export.args.items()]
     lines += [")", f"params = {dict(export.requests)!r}"]
     return "\n".join(lines)
+
+
+def _rows() -> Mapping[str, str]:
+    from specflow.engines.sglang.rows import ROWS  # text that few commands show
+
+    return ROWS
 
 
 ENGINE = Engine(
@@ -113,6 +124,8 @@ ENGINE = Engine(
         "run.batch_size": Word("--max-running-requests"),
         "run.max_length": Word("--context-length"),
     },
+    classes=("Engine", "ServerArgs"),
+    rows=_rows,
     installs="sglang==0.5.23",
     package="sglang",
 )

@@ -75,7 +75,7 @@ def capture_without_draft(run: Run, given: Given) -> None:  # noqa: ARG001
         "hidden states are captured with pp_size 1 only": run["pp_size"] != 1,
         f"{method} needs layer ids": method != "EAGLE3" and not ids,
     }
-    _refuse_first(run, "N13", wrong)
+    run.refuse_first("N13", wrong)
     if ids is not None:
         _layer_ids(run, list(ids))
     run.set("speculative_algorithm", None, "N13", f"hidden states only, as {method} reads them")
@@ -90,14 +90,7 @@ def _layer_ids(run: Run, ids: list[object]) -> None:
         "a layer id is negative": any(isinstance(i, int) and i < 0 for i in ids),
         "a layer id is there twice": len(set(ids)) < len(ids),
     }
-    _refuse_first(run, "N13", wrong)
-
-
-def _refuse_first(run: Run, rule: str, wrong: dict[str, bool]) -> None:
-    """Refuse with the first reason that holds."""
-    for reason, holds in wrong.items():
-        if holds:
-            run.refuse(rule, reason)
+    run.refuse_first("N13", wrong)
 
 
 def device(run: Run, given: Given) -> None:
@@ -166,9 +159,7 @@ def _role_switch(run: Run) -> None:
         "decode context parallelism": run["dcp_size"] > 1,
         "speculative decoding": run["speculative_algorithm"] is not None,
     }
-    for feature, on in kept.items():
-        if on:
-            run.refuse("P8", f"a server that switches its PD role cannot rebuild {feature}")
+    run.refuse_first("P8", kept, "a server that switches its PD role cannot rebuild ")
 
 
 def parallel(run: Run, given: Given) -> None:  # noqa: ARG001
@@ -188,9 +179,7 @@ def parallel(run: Run, given: Given) -> None:  # noqa: ARG001
         "DWDP needs pp_size 1": run["pp_size"] != 1,
         "DWDP does not go with two-batch overlap": run["enable_two_batch_overlap"],
     }
-    for reason, holds in wrong.items():
-        if holds:
-            run.crash("P12", reason)
+    run.refuse_first("P12", wrong, error="AssertionError")
     run.set("attn_dp_size", size, "P12", "DWDP runs attention DP of its own width")
     run.set("dp_size", 1, "P12", "DWDP runs attention DP of its own width")
 

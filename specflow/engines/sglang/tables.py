@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -13,12 +13,14 @@ class Machine:
     device  the torch device
     sm      compute capability, times ten; 0 off NVIDIA
     memory  MiB of one device, which sets the size of a prefill chunk
+    name    its own, where rules take it for another of its kind
     """
 
     kind: str
     device: str
     sm: int = 0
     memory: int = 0
+    name: str = ""
 
     @property
     def cuda(self) -> bool:
@@ -62,7 +64,7 @@ B200 = Machine("b200", "cuda", sm=100, memory=180 * 1024)
 RTX5090 = Machine("rtx5090", "cuda", sm=120, memory=32 * 1024)
 MI300 = Machine("mi300", "cuda", memory=192 * 1024)
 
-PLATFORMS: dict[str, Machine] = {
+_MACHINES: dict[str, Machine] = {
     "h100": H100,
     "h200": H100,
     "h20": H100,
@@ -78,6 +80,7 @@ PLATFORMS: dict[str, Machine] = {
     "xpu": Machine("xpu", "xpu"),
     "cpu": Machine("cpu", "cpu"),
 }
+PLATFORMS = {name: replace(machine, name=name) for name, machine in _MACHINES.items()}
 
 ALGORITHMS = ("EAGLE", "EAGLE3", "STANDALONE", "FROZEN_KV_MTP", "NGRAM", "DFLASH", "DSPARK", "UNO")
 RESERVED = (*ALGORITHMS, "NEXTN", "NONE")
@@ -275,6 +278,7 @@ HYBRID_MAMBA = frozenset(
         *LFM2,
         "ZayaForCausalLM",
         "Glm5NextForConditionalGeneration",
+        *GIGACHAT,
     }
 )
 # ... and those whose snapshots may have a buffer of their own.
@@ -283,6 +287,7 @@ EXTRA_BUFFER = (HYBRID_MAMBA | {"GraniteMoeHybridForCausalLM"}) - {
     "JetNemotronForCausalLM",
     "JetVLMForConditionalGeneration",
     *LFM2,
+    *GIGACHAT,
     "ZayaForCausalLM",
 }
 SINKS = frozenset(
@@ -317,3 +322,41 @@ LAYERNORM_SP = ("MuseSparkForConditionalGeneration", "Qwen3ForCausalLM")
 # O11: backends audited for the unified pool.
 UNIFIED_MHA = ("triton", "flashinfer", "fa3", "trtllm_mha")
 UNIFIED_MLA = ("triton", "trtllm_mla", "cutedsl_mla", "flashmla", "flashinfer", "fa3")
+
+# A19: targets without a kernel that verifies.
+NO_VERIFY = ("FalconMambaForCausalLM", "MambaForCausalLM")
+
+# K28.
+MINIMAX_M3 = ("MiniMaxM3SparseForCausalLM", "MiniMaxM3SparseForConditionalGeneration")
+
+# P19: tokens a rank's buffer of an all-to-all holds: the variable, and its default.
+CAPACITY = {
+    "mori": ("SGLANG_MORI_NUM_MAX_DISPATCH_TOKENS_PER_RANK", 4096),
+    "pplx": ("SGLANG_PPLX_NUM_MAX_DISPATCH_TOKENS_PER_RANK", 128),
+    "flashinfer": ("SGLANG_FLASHINFER_NUM_MAX_DISPATCH_TOKENS_PER_RANK", 4096),
+    "megamoe": ("SGLANG_OPT_DEEPGEMM_MEGA_MOE_NUM_MAX_TOKENS_PER_RANK", 8192),
+}
+A2A_RUNNERS = (
+    *("flashinfer_cutlass", "flashinfer_cutedsl", "flashinfer_trtllm", "flashinfer_trtllm_routed"),
+    "deep_gemm",
+)
+MXFP8_RUNNERS = (
+    "cutlass",
+    "deep_gemm",
+    "flashinfer_megamoe",
+    "flashinfer_trtllm",
+    "flashinfer_trtllm_routed",
+)
+NO_MEGA_MOE_FALLBACK = frozenset(
+    {
+        "DeepseekV4ForCausalLM",
+        "InternS2PreviewForConditionalGeneration",
+        "MellumForCausalLM",
+        "Qwen2MoeForCausalLM",
+        "Qwen3MoeForCausalLM",
+        "Qwen3NextForCausalLM",
+        "Qwen3VLMoeForConditionalGeneration",
+        "Qwen3_5MoeForCausalLM",
+        "Qwen3_5MoeForConditionalGeneration",
+    }
+)

@@ -76,9 +76,7 @@ def deepseek_v41(run: Run, given: Given) -> None:
         "two-batch overlap": run["enable_two_batch_overlap"],
         "pipeline parallelism": run["pp_size"] > 1,
     }
-    for feature, on in kept.items():
-        if on:
-            run.refuse("K29", f"DeepSeek-V4.1 does not go with {feature}")
+    run.refuse_first("K29", kept, "DeepSeek-V4.1 does not go with ")
     if run["disaggregation_mode"] == "null" or name is None:
         return
     prefill_cp = (
@@ -120,9 +118,7 @@ def iquest(run: Run, given: Given) -> None:
         "has no attention DP": attention_dp(run),
         "has no pipeline parallelism": run["pp_size"] > 1,
     }
-    for reason, holds in wrong.items():
-        if holds:
-            run.refuse("A20", f"IQuest Q1 {reason}")
+    run.refuse_first("A20", wrong, "IQuest Q1 ")
     if no_backend(run):
         run.set("attention_backend", "fa3", "A20", "IQuest Q1 runs on fa3")
     elif run["attention_backend"] is None:
@@ -185,3 +181,10 @@ def glm5_next(run: Run, given: Given) -> None:
         and given.machine.sm100
     ):
         run.set(field, "nv_cutedsl", "3.8", "the verify kernel of GLM-5-Next on SM100")
+
+
+def muse_spark(run: Run, given: Given) -> None:
+    """3.6: Muse Spark keeps its KV in eight bits."""
+    open_ = run["kv_cache_dtype"] == "auto"
+    if given.target.architecture == "MuseSparkForConditionalGeneration" and open_:
+        run.set("kv_cache_dtype", "fp8_e4m3", "3.6", "the KV of Muse Spark")

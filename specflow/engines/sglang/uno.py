@@ -72,9 +72,7 @@ def _tree(run: Run, width: int, topk: int) -> None:
         "a tree of UNO does not go with PD multiplexing": run["enable_pdmux"],
         "a tree of UNO does not go with two-batch overlap": run["enable_two_batch_overlap"],
     }
-    for reason, holds in wrong.items():
-        if holds:
-            run.refuse("U6", reason)
+    run.refuse_first("U6", wrong)
     single, acc = (run[f"speculative_accept_threshold_{k}"] for k in ("single", "acc"))
     if single != 1.0 or acc != 1.0:
         run.refuse("S14", "a tree of UNO needs both accept thresholds at 1")

@@ -8,13 +8,28 @@ from typing import Any
 from specflow.engines.outcome import TOLD, WARN, Run
 from specflow.engines.vllm.given import Given, architectures_of, text_of, whole
 from specflow.engines.vllm.methods import BARE, METHOD, TOKENS
-from specflow.engines.vllm.versions import has, key
+from specflow.engines.vllm.versions import SCHEDULE, has, key, since
 
 BATCHED, SEQS, SCHEDULED = "max_num_batched_tokens", "max_num_seqs", "max_num_scheduled_tokens"
-SCHEDULE = "num_speculative_tokens_per_batch_size"
 FEW = 8192  # below it vLLM warns of slow prefills
 # Methods whose number of guesses the first runner can change from step to step (0.33).
 CHANGING = ("ngram", "eagle", "eagle3", "mtp", "draft_model", "dflash")
+# Where a config says how many experts there are.
+EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
+# DEFAULT_V2_MODEL_RUNNER_ARCHITECTURES of two versions; in 0.28 beside all without experts.
+LISTED_0_24 = frozenset(
+    {
+        *("Qwen3ForCausalLM", "LlamaForCausalLM", "MistralForCausalLM", "DeepseekV2ForCausalLM"),
+        *("Qwen2MoeForCausalLM", "GraniteMoeForCausalLM"),
+    }
+)
+LISTED_0_28 = frozenset(
+    {
+        *("DeepseekV2ForCausalLM", "DeepseekV4ForCausalLM", "GraniteMoeForCausalLM"),
+        *("InklingForCausalLM", "InklingForConditionalGeneration", "Qwen2MoeForCausalLM"),
+        *("KimiK3ForConditionalGeneration", "LongcatFlashNgramForCausalLM"),
+    }
+)
 VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
 
 
@@ -23,7 +38,7 @@ def defaults(run: Run, given: Given) -> None:
     machine, world = given.machine, run["tensor_parallel_size"] * run["pipeline_parallel_size"]
     if not machine.gpu:
         tokens, seqs = 2048 * world, 128 * world
-    elif machine.memory >= 160 and given.version != "0.20.0":
+    elif machine.memory >= 160 and since(given.version, "0.28.0"):
         tokens, seqs = 16384, 1024
     elif machine.memory >= 70 and given.platform != "a100":
         tokens, seqs = 8192, 1024
@@ -75,9 +90,8 @@ def batched(run: Run, given: Given) -> None:
 
 def _per_batch(run: Run, taken: int) -> None:
     tokens = run[BATCHED]
-    if SCHEDULED not in run.values:  # before it was an argument it was told alone
-        left = tokens - taken
-    elif run[SCHEDULED] is None:
+    run.values.setdefault(SCHEDULED, None)  # no argument yet, but what the scheduler goes by
+    if run[SCHEDULED] is None:
         left = tokens - taken
         why = f"{taken} of {tokens} are slots of drafting"
         run.set(SCHEDULED, left, "V18", why)
@@ -119,8 +133,13 @@ def schedule(run: Run, given: Given) -> None:
     if run["data_parallel_size"] > 1:
         why = "ranks would choose different numbers of guesses"
         run.set(name, None, "V19", why)
-    elif runner(run, given) == 1 and run[METHOD] not in CHANGING:
+    elif since(given.version, "0.33.0") and _stays(run, given):
         run.set(name, None, "V19", f"the first model runner runs {run[METHOD]} at one number")
+
+
+def _stays(run: Run, given: Given) -> bool:
+    """Whether the runner that goes has one number of guesses for a method."""
+    return runner(run, given) == 1 and run[METHOD] not in CHANGING
 
 
 def _rows(run: Run, value: Any) -> list[tuple[int, int, int]]:
@@ -140,21 +159,33 @@ def _rows(run: Run, value: Any) -> list[tuple[int, int, int]]:
 
 
 def runner(run: Run, given: Given) -> int:
-    """Which of the two model runners goes: 0.28 and later take the second where they can."""
+    """Which of the two model runners goes: later versions take the second where they can."""
     said = given.env.get(VARIABLE, "")
     if said in ("0", "1"):
         return 1 + int(said)
-    forced = run[METHOD] == "dspark" and given.version == "0.28.0"
-    if given.facts.runner == 1 or not (given.machine.gpu or forced):
-        return 1
-    return 2 if not _first_only(run, given) or forced else 1
+    if run[METHOD] == "dspark" and given.facts.runner == "dense":
+        return 2  # 0.28 takes it unasked, whatever the target
+    takes = given.machine.gpu and _taken_for(given) and not _first_only(run, given)
+    return 2 if takes else 1
+
+
+def _taken_for(given: Given) -> bool:
+    """Whether the second runner is the one for a target."""
+    names, which = set(architectures_of(given.target)), given.facts.runner
+    if which == "dense":
+        experts = whole(given.target, *EXPERTS)
+        return experts is None or bool(names & LISTED_0_28)
+    return which == "all" or (which == "listed" and bool(names & LISTED_0_24))
 
 
 def _first_only(run: Run, given: Given) -> bool:
     method = run[METHOD]
-    if method in ("suffix", "custom_class", "medusa", "mlp_speculator"):
+    if method not in given.facts.second:
         return True
     if run[key("parallel_drafting")] and method not in ("dflash", "dspark"):
+        return True
+    changes = has(given.version, SCHEDULE) and run[key(SCHEDULE)] is not None
+    if changes and given.facts.runner == "listed":
         return True
     mixed = has(given.version, "use_heterogeneous_vocab")
     return bool(mixed and run[key("use_heterogeneous_vocab")])
@@ -163,7 +194,7 @@ def _first_only(run: Run, given: Given) -> bool:
 def runners(run: Run, given: Given) -> None:
     """V20: what the runner that goes has not."""
     which, method = runner(run, given), run[METHOD]
-    if given.facts.runner == 1:
+    if given.facts.strict:
         if run[key("rejection_sample_method")] == "probabilistic" and which == 1:
             text = f"probabilistic acceptance is of the second runner ({VARIABLE}=1)"
             run.note("V20", WARN, text)
@@ -201,7 +232,7 @@ def _first(run: Run, given: Given) -> None:
 
 def target_length(run: Run, given: Given) -> None:
     """V28: the second runner drafts for every position, so the draft's length is the target's."""
-    if given.version == "0.28.0" or given.facts.runner == 1 or run[METHOD] != "draft_model":
+    if not since(given.version, "0.33.0") or run[METHOD] != "draft_model":
         return
     draft = whole(given.draft, "max_position_embeddings")
     target = run["max_model_len"] or whole(given.target, "max_position_embeddings")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 
 from specflow.engines.outcome import TOLD, WARN, Run
 from specflow.engines.vllm.given import Given, architectures_of, kind_of, text_of, whole
-from specflow.engines.vllm.methods import LOOKUPS, METHOD, TOKENS
-from specflow.engines.vllm.versions import has, key
+from specflow.engines.vllm.methods import BARE, LOOKUPS, METHOD, TOKENS
+from specflow.engines.vllm.versions import has, key, since
 
 # verify_args of 0.20 lists the families whose hidden states a draft may read; later ones do not.
 AUX_0_20 = (
@@ -23,7 +22,7 @@ def tensor_parallel(run: Run, given: Given) -> None:  # noqa: ARG001
         text = "tensor_parallel_size is no key of the draft; it is draft_tensor_parallel_size"
         run.refuse("V12", text)
     name, target = key("draft_tensor_parallel_size"), run["tensor_parallel_size"]
-    if run[METHOD] in LOOKUPS:
+    if run[METHOD] in BARE:
         return
     if run[name] is None:
         run.set(name, target, "V12", "the draft is split as the target is")
@@ -52,7 +51,7 @@ def vocabulary(run: Run, given: Given) -> None:
             run.refuse("V14", f"use_heterogeneous_vocab goes with draft_model, not {run[METHOD]}")
         if run[key("draft_sample_method")] != "greedy":
             run.refuse("V14", "use_heterogeneous_vocab goes with greedy guesses alone")
-        if run[key("use_local_argmax_reduction")] and given.version != "0.28.0":
+        if run[key("use_local_argmax_reduction")] and since(given.version, "0.33.0"):
             run.refuse("V14", "use_heterogeneous_vocab needs whole logits, not a local argmax")
     elif run[METHOD] == "draft_model":
         ours, theirs = whole(given.draft, "vocab_size"), whole(given.target, "vocab_size")
@@ -102,11 +101,8 @@ def loose(run: Run, given: Given) -> None:
 def belongs(run: Run, given: Given) -> None:
     """V17: keys of one method beside another."""
     method = run[METHOD]
-    if has(given.version, "dspark_draft_topk") and run[key("dspark_draft_topk")] is not None:
-        _draft_topk(run, given)
-    refined = any(name.endswith("XPressModel") for name in architectures_of(given.draft))
-    if has(given.version, "xpress_topc") and run[key("xpress_topc")] is not None and not refined:
-        run.refuse("V17", "xpress_topc goes with an XPress draft alone")
+    if method not in BARE:
+        _of_networks(run, given)
     share = "index_share_for_mtp_iteration"
     if has(given.version, share) and run[key(share)] is not None and method != "mtp":
         run.refuse("V17", f"{share} goes with mtp alone")
@@ -124,12 +120,24 @@ def belongs(run: Run, given: Given) -> None:
 _BOUNDS = {key("prompt_lookup_min"), key("prompt_lookup_max")}
 
 
+def _of_networks(run: Run, given: Given) -> None:
+    """Keys that a draft's network has to know."""
+    if has(given.version, "dspark_draft_topk") and run[key("dspark_draft_topk")] is not None:
+        _draft_topk(run, given)
+    refined = any(name.endswith("XPressModel") for name in architectures_of(given.draft))
+    if has(given.version, "xpress_topc") and run[key("xpress_topc")] is not None and not refined:
+        run.refuse("V17", "xpress_topc goes with an XPress draft alone")
+
+
 def _draft_topk(run: Run, given: Given) -> None:
+    names = architectures_of(given.draft)
     if run[METHOD] != "dspark":
         run.refuse("V17", "dspark_draft_topk goes with dspark alone")
     most = whole(given.draft, "draft_vocab_size", "vocab_size")
     if most is not None and run[key("dspark_draft_topk")] > most:
         run.refuse("V17", f"dspark_draft_topk is above the {most} ids of the draft")
+    if names and not {"Qwen3DSparkModel", "Qwen3OmniDSparkModel"} & set(names):
+        run.refuse("V17", f"dspark_draft_topk goes with Qwen3DSparkModel, not with {names[0]}")
 
 
 def _adaptive(run: Run, given: Given) -> None:
@@ -157,4 +165,4 @@ def _families(run: Run, given: Given) -> None:
 
 
 def _chance(rate: object) -> bool:
-    return isinstance(rate, int | float) and math.isfinite(rate) and 0 <= rate <= 1
+    return isinstance(rate, int | float) and 0 <= rate <= 1

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from specflow.engines.base import ENV, Export, Out, model_of
-from specflow.engines.vllm.lines import flat, folded
+from specflow.engines.base import NO_SHAPE, NO_TREE, Export, Out, model_of, ranges
+from specflow.engines.command_line import sayable
+from specflow.engines.flags import folded
+from specflow.engines.vllm.lines import flat
 from specflow.engines.vllm.names import REFINES, RUN, SERIAL, method_of
 from specflow.engines.vllm.sampling import to_requests
-from specflow.engines.vllm.versions import FACTS, has, key, methods_of
+from specflow.engines.vllm.versions import FACTS, SCHEDULE, flags_of, has, key, methods_of
 from specflow.recipe import ResolvedRecipe
 
 WIDEST = 1024  # requests of a batch: the last slot of a schedule has an end, ours has none
@@ -22,6 +21,7 @@ def to_args(recipe: ResolvedRecipe, version: str) -> Export:
     out.args["model"] = _model(out, "target")
     if draft != "NONE":
         _speculate(out, version, draft, shape)
+    out.commit("vLLM")
     _run(out)
     to_requests(out, speculative=draft != "NONE")
     _pass_through(out, version)
@@ -30,11 +30,12 @@ def to_args(recipe: ResolvedRecipe, version: str) -> Export:
 
 
 def _speculate(out: Out, version: str, draft: str, shape: str) -> None:
-    method = method_of(draft, out.recipe.facts.net.format)
+    method = method_of(draft, "mtp" if out.mtp else out.recipe.facts.net.format)
     if method not in methods_of(version):
         out.refuse("draft.algorithm", f"vLLM {version} has no method `{method}`")
     if shape == "tree":
-        out.refuse("verify.shape", "vLLM verifies chains alone: one guess follows another")
+        text = "vLLM verifies chains alone: one guess follows another"
+        out.refuse("verify.shape", text, NO_SHAPE if draft == "NGRAM" else NO_TREE)
     out.args[key("method")] = method
     _path(out, method)
     out.args[key("num_speculative_tokens")] = max(1, out["verify.num_draft_tokens"] - 1)
@@ -60,8 +61,7 @@ def _model(out: Out, block: str) -> str:
 
 def _path(out: Out, method: str) -> None:
     """The draft's path, where it is not in the target's checkpoint."""
-    inside = out.recipe.facts.net.bundled or not out.has("draft.model")
-    if method != "ngram" and not inside and out["draft.model"] != out["target.model"]:
+    if method != "ngram" and not out.inside:
         out.args[key("model")] = _model(out, "draft")
 
 
@@ -90,17 +90,18 @@ def _serial(out: Out, version: str, draft: str) -> None:
 
 def _adaptive(out: Out, version: str) -> None:
     """Slots become a schedule: the most steps of each, whatever acceptance says."""
-    name = "num_speculative_tokens_per_batch_size"
-    if not has(version, name):
+    if not has(version, SCHEDULE):
         out.args[key("num_speculative_tokens")] = out["draft.num_steps"]
         out.lose("draft.adaptive", f"vLLM {version} has one number of guesses for every batch")
         return
-    slots = sorted(out["draft.adaptive_slots"])
-    starts = [1, *(size for size, _ in slots[1:])]
-    ends = [*(start - 1 for start in starts[1:]), max(WIDEST, starts[-1])]
-    most = [max(steps) for _, steps in slots]
-    out.args[key(name)] = [list(row) for row in zip(starts, ends, most, strict=True)]
-    out.args[key("num_speculative_tokens")] = max(1, *most)
+    slots = out["draft.adaptive_slots"]
+    rows = ranges(slots, WIDEST)
+    out.args[key(SCHEDULE)] = [list(row) for row in rows]
+    most = max(1, *(steps for _, _, steps in rows))
+    out.args[key("num_speculative_tokens")] = most
+    if out["draft.num_steps"] != most:
+        text = f"vLLM is told the most steps of all slots, {most}"
+        out.bend("draft.num_steps", text)
     if any(len(steps) > 1 for _, steps in slots):
         text = "vLLM takes the most steps of a slot, whatever acceptance says"
         out.bend("draft.adaptive_slots", text)
@@ -109,11 +110,14 @@ def _adaptive(out: Out, version: str) -> None:
 def _block(out: Out, draft: str) -> None:
     """The block is as many guesses as are asked for: its own size is not said."""
     if draft == "DFLASH" and out["draft.predicts"] == "next":
-        text = "a row of vLLM's dflash guesses its own position's token"
-        out.lose("draft.predicts", text)
+        text = "a row of vLLM's dflash guesses its own position's token, and no other kind is run"
+        out.refuse("draft.predicts", text)
     width, block = out["verify.num_draft_tokens"], out["draft.block_size"]
     whole = block + (draft == "DSPARK" or out["draft.predicts"] == "next")
-    if width != whole:
+    if not (out.known("verify.num_draft_tokens") or out.known("draft.block_size")):
+        guess = f"{width - 1} guesses are the usual: vLLM is told a number, and the draft's"
+        out.bend("draft.block_size", f"{guess} own is not known here")
+    elif width != whole and out.known("draft.block_size"):
         out.bend("draft.block_size", f"vLLM's block is what it verifies, {width - 1} guesses")
     if out.wrote("draft.window_size"):
         out.lose("draft.window_size", "vLLM reads the window from the draft's config.json")
@@ -151,28 +155,25 @@ def _ragged(out: Out, version: str, draft: str, shape: str) -> None:
 def _accept(out: Out, version: str) -> None:
     """The rule of acceptance, and what guesses are drawn from."""
     rule, strict = out["verify.accept"], FACTS[version].strict
+    choices = flags_of(version)[key("rejection_sample_method")].choices
     if rule == "target_only":
         text = "vLLM judges the likeliest guess by rejection against itself alone; same law"
         out.bend("verify.accept", text)
     elif rule in ("rejection", "block") and strict:
         out.args[key("rejection_sample_method")] = "probabilistic"
-        if rule == "block":
-            text = f"vLLM {version} judges guesses one by one, by rejection; same law"
-            out.bend("verify.accept", text)
     elif rule in ("rejection", "block"):
-        out.args[key("rejection_sample_method")] = "block" if rule == "block" else "standard"
+        named = rule if rule in choices else "standard"
+        out.args[key("rejection_sample_method")] = named
         out.args[key("draft_sample_method")] = "probabilistic"
-    for name in ("threshold_single", "threshold_acc"):
-        if out[f"verify.{name}"] < 1.0:
-            text = "vLLM accepts by the target's law alone: it has no such threshold"
-            out.refuse(f"verify.{name}", text)
+    if rule == "block" and rule not in choices:
+        text = f"vLLM {version} judges guesses one by one, by rejection; same law"
+        out.bend("verify.accept", text)
+    out.no_thresholds("vLLM accepts by the target's law alone")
 
 
 def _run(out: Out) -> None:
     """What was written of a run; specflow's own defaults are for a laptop."""
-    for path, flag in RUN.items():
-        if out.wrote(path):
-            out.args[flag] = out[path]
+    out.say(RUN)
     if out.wrote("run.prefill_chunk"):
         text = "vLLM's budget is of all tokens of a step, those that are decoded among them"
         out.bend("run.prefill_chunk", text)
@@ -183,15 +184,7 @@ def _run(out: Out) -> None:
 
 
 def _pass_through(out: Out, version: str) -> None:
-    """The flags under `engine.vllm`; one that a field says otherwise is refused."""
-    given: dict[str, Any] = dict(out.recipe.engine.get("vllm", {}))
-    variables: Mapping[Any, Any] = given.pop(ENV, {}) or {}
-    out.env |= {str(name): str(value) for name, value in variables.items()}
-    for name, value in flat(given, version).items():
-        has_it = name in out.args and out.args[name] != value
-        if has_it and not (name == key("method") and REFINES.get(value) == out.args[name]):
-            out.refuse(
-                f"engine.vllm.{name}", f"the fields of the recipe make it {out.args[name]!r}"
-            )
-        else:
-            out.args[name] = value
+    """The flags under `engine.vllm`; a method that refines the draft's own goes before it."""
+    own, method = flat(out.own("vllm"), version), key("method")
+    refined = REFINES.get(str(own.get(method))) == out.args.get(method)
+    out.pass_through("vllm", sayable(flags_of(version), own), first=(method,) if refined else ())

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specflow.engines import command_line
 from specflow.engines.flags import Flags
 from specflow.engines.outcome import Refusal, Refused
+from specflow.engines.scripts import Word
 from specflow.engines.vllm.versions import SPEC, flags_of, key, unknown_key
 
 _SHORT = re.compile(r"-{1,2}(sc|speculative[-_]config)\.(.+)", re.S)
-_SHOWN = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
+_SHOWN = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)([kKmMgGtT])", re.ASCII)
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -35,20 +35,8 @@ def flat(args: Mapping[Any, Any], version: str) -> dict[str, Any]:
     return flags.checked({name: _listed(flags, name, value) for name, value in out.items()})
 
 
-def folded(args: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments as vLLM takes them: one JSON object for all of its keys."""
-    out: dict[str, Any] = {}
-    for name, value in args.items():
-        flag, dot, inner = name.partition(".")
-        if dot:
-            out.setdefault(flag, {})[inner] = value
-        else:
-            out[name] = value
-    return out
-
-
 def spread(args: Mapping[str, Any]) -> dict[str, Any]:
-    """The other way: every key of the JSON object by its dotted name."""
+    """Arguments flat that are known already: every key of the JSON object by its dotted name."""
     inner = args.get(SPEC) or {}
     rest = {name: value for name, value in args.items() if name != SPEC}
     return rest | {key(name): value for name, value in inner.items()}
@@ -59,14 +47,14 @@ def read(text: str, version: str) -> tuple[dict[str, Any], dict[str, str]]:
 
     The JSON object stays one argument beside dotted keys: whoever reads them decides.
     """
-    env, found = command_line.split(text)
-    rest = [word for word in found if not _is_variable(word, env)]
-    model, rest = _served(rest)
     flags = flags_of(version)
-    line = shlex.join(_plain(word, version) for word in rest)
-    args, _ = command_line.read(flags, line)
+    found = command_line.line(flags, text)
+    model, rest = _served([word for word in found.words if not _is_variable(word, found.env)])
+    args = command_line.arguments(
+        flags, [_number(word) for word in rest], lambda option: _plain(option, version)
+    )
     args = {name: _listed(flags, name, value) for name, value in args.items()}
-    return ({"model": model} if model else {}) | args, env
+    return ({"model": model} if model else {}) | args, dict(found.env)
 
 
 def typed(args: Mapping[Any, Any], version: str) -> dict[str, Any]:
@@ -84,7 +72,7 @@ def _served(words: Sequence[str]) -> tuple[str, list[str]]:
         return "", list(words)
     at = list(words).index("serve") + 1
     if at < len(words) and not words[at].startswith("-"):
-        return words[at], [*words[:at], *words[at + 1 :]]
+        return str(words[at]), [*words[:at], *words[at + 1 :]]
     return "", list(words)
 
 
@@ -93,19 +81,25 @@ def _is_variable(word: str, env: Mapping[str, str]) -> bool:
     return bool(equals) and env.get(name) == value
 
 
-def _plain(word: str, version: str) -> str:
-    """A word as the table of flags spells it: dotted keys in full, `8k` as a number."""
-    dotted = _SHORT.fullmatch(word.partition("=")[0])
-    if dotted:
-        name = dotted[2].rstrip("+").replace("-", "_")
-        if key(name) not in flags_of(version):
-            raise unknown_key(version, name)
-        return "--" + key(name) + word[len(word.partition("=")[0]) :]
-    number = _SHOWN.fullmatch(word)
-    if number:
-        base = 1000 if number[2].islower() else 1024
-        return str(int(float(number[1]) * base ** _POWERS[number[2].lower()]))
-    return word
+def _plain(option: str, version: str) -> str:
+    """An option as the table of flags spells it: dotted keys in full."""
+    dotted = _SHORT.fullmatch(option)
+    if not dotted:
+        return option
+    name = dotted[2].rstrip("+").replace("-", "_")
+    if key(name) not in flags_of(version):
+        raise unknown_key(version, name)
+    return "--" + key(name)
+
+
+def _number(word: str) -> str:
+    """A word as it stands, and `8k` as a number at the same place."""
+    shown = _SHOWN.fullmatch(word)
+    if not shown:
+        return word
+    base = 1000 if shown[2].islower() else 1024
+    number = str(int(float(shown[1]) * base ** _POWERS[shown[2].lower()]))
+    return Word(number, word.start, word.end) if isinstance(word, Word) else number
 
 
 def _name(spelled: str, version: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from specflow.engines.outcome import START, TOLD, WARN, Run
 from specflow.engines.vllm.given import Given, architectures_of, kind_of, whole
 from specflow.engines.vllm.mtp import layers_of
-from specflow.engines.vllm.versions import SPEC, has, key, methods_of, renamed
+from specflow.engines.vllm.versions import SPEC, has, key, methods_of, renamed, since
 
 METHOD, MODEL, TOKENS = key("method"), key("model"), key("num_speculative_tokens")
 LEAST, MOST = key("prompt_lookup_min"), key("prompt_lookup_max")
@@ -14,6 +14,7 @@ LOOKUPS = ("ngram", "ngram_gpu")
 # Methods that run without a draft model.
 BARE = (*LOOKUPS, "suffix", "custom_class", "extract_hidden_states")
 HELD = ("eagle", "eagle3", "dflash", "dspark")  # a path does not replace these
+BY_LAYERS = "the draft's config has MTP layers"
 # What a path of a draft is looked through for, in this order.
 PATHS = {"eagle-": "eagle", "eagle3": "eagle3", "dflash": "dflash", "dspark": "dspark"}
 # Names of networks that are DSpark whatever the path says.
@@ -109,7 +110,9 @@ def replaced(run: Run, given: Given) -> None:
     method = run[METHOD]
     if method in BARE or method in HELD:
         return
-    found, why = _stands_for(str(run[MODEL] or "").lower(), given)
+    found, why = _stands_for(method, str(run[MODEL] or "").lower(), given)
+    if why == BY_LAYERS and run[TOKENS] is None:
+        run.crash("V8", "a draft of MTP layers takes a number of guesses", "TypeError")
     if found:
         run.set(METHOD, found, "V8", why)
     elif method != "draft_model" and given.draft:
@@ -119,18 +122,20 @@ def replaced(run: Run, given: Given) -> None:
         run.refuse("V8", "DeepSeek V4.1 has no MTP layers; its draft is dspark")
 
 
-def _stands_for(path: str, given: Given) -> tuple[str, str]:
+def _stands_for(method: str, path: str, given: Given) -> tuple[str, str]:
     """The method of a draft by its path, then by its config; empty where neither says one."""
     known = methods_of(given.version)
-    for mark, method in PATHS.items():
-        if mark in path and method in known:
-            return method, f"the path of the draft has `{mark}` in it"
+    for mark, found in PATHS.items():
+        if mark in path and found in known:
+            return found, f"the path of the draft has `{mark}` in it"
     if "dspark" in known and DSPARKS & set(architectures_of(given.draft)):
         return "dspark", "the draft's config says DSpark"
+    if method == "medusa" and since(given.version, "0.28.0"):
+        return "medusa", "its config is read as Medusa's, whatever it says"
     if kind_of(given.draft) in ("medusa", "mlp_speculator"):
         return kind_of(given.draft), "the draft's config says so"
     if layers_of(given.draft, known):
-        return "mtp", "the draft's config has MTP layers"
+        return "mtp", BY_LAYERS
     return "", ""
 
 
@@ -144,9 +149,9 @@ def parallel(run: Run, given: Given) -> None:
 def guesses(run: Run, given: Given) -> None:
     """V10, V11: how many guesses, by what the draft predicts in one pass."""
     method, asked = run[METHOD], run[TOKENS]
-    layers = layers_of(given.draft, methods_of(given.version)) if method == "mtp" else None
+    layers = layers_of(given.draft, methods_of(given.version))
     predict = layers.predict if layers else whole(given.draft, "n_predict")
-    if method == "dspark" and not given.facts.strict and given.version != "0.28.0":
+    if method == "dspark" and since(given.version, "0.32.0"):
         predict = whole(given.draft, "block_size", "dspark_block_size")
         if asked is None and predict is not None:
             run.set(TOKENS, predict, "V10", "the draft's block has that many")
@@ -156,7 +161,7 @@ def guesses(run: Run, given: Given) -> None:
         run.refuse("V11", "num_speculative_tokens is not said, and the draft's config has none")
     if run[TOKENS] <= 0:
         run.refuse("V11", f"num_speculative_tokens is {run[TOKENS]}; the least is 1")
-    if layers and run[TOKENS] > (layers.predict or 1):
+    if method == "mtp" and layers and run[TOKENS] > (layers.predict or 1):
         run.note("V10", TOLD, "guesses past the first run the same MTP layer again")
 
 

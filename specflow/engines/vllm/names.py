@@ -33,7 +33,6 @@ RUN = {
     "run.prefill_chunk": "max_num_batched_tokens",
     "run.dtype": "dtype",
 }
-DTYPES = ("float32", "bfloat16", "float16")
 
 
 def method_of(draft: str, network: str) -> str:

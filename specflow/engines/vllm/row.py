@@ -9,15 +9,15 @@ from importlib.resources import files
 from typing import Any
 
 from specflow.engines import show
-from specflow.engines.base import Engine, Export, Import, Word
+from specflow.engines.base import NOTHING, Beside, Engine, Export, Import, Word
 from specflow.engines.configs import draft_config, target_config
 from specflow.engines.outcome import Effective, Refused
 from specflow.engines.vllm import lines
 from specflow.engines.vllm.exports import to_args
 from specflow.engines.vllm.given import PLATFORMS
 from specflow.engines.vllm.imports import from_args
-from specflow.engines.vllm.rules import effective
-from specflow.engines.vllm.versions import PACKAGE, SPEC, VERSIONS, flags_of
+from specflow.engines.vllm.rules import RULES, effective
+from specflow.engines.vllm.versions import PACKAGE, VERSIONS, flags_of, key, option
 from specflow.recipe import ResolvedRecipe
 
 
@@ -32,8 +32,10 @@ def _effective(
     return effective(export.args, *configs, platform, export.env, version, export.requests)
 
 
-def _load(args: Mapping[str, Any], env: Mapping[str, str], version: str) -> Import:
-    return from_args(args, env, version)
+def _load(
+    args: Mapping[str, Any], env: Mapping[str, str], version: str, beside: Beside = NOTHING
+) -> Import:
+    return from_args(args, env, version, beside)
 
 
 def _args(export: Export, version: str) -> str:
@@ -60,7 +62,11 @@ def _python(export: Export, version: str) -> str:  # noqa: ARG001 - every versio
 
 
 def _key(name: str) -> str:
-    return f"--{SPEC.replace('_', '-')}.{name}"
+    return option(key(name))
+
+
+def _rows() -> Mapping[str, str]:
+    return {row: said for row, (said, _) in RULES.items()}
 
 
 ENGINE = Engine(
@@ -107,7 +113,9 @@ ENGINE = Engine(
         "run.batch_size": Word("--max-num-seqs"),
         "run.max_length": Word("--max-model-len"),
     },
+    classes=("LLM", "EngineArgs", "AsyncEngineArgs"),
     spread=lines.spread,
+    rows=_rows,
     installs=f"vllm=={VERSIONS[-1]}",
     package="vllm",
 )

@@ -1,6 +1,6 @@
 """What vLLM makes of its arguments, told without vLLM, torch or a GPU.
 
-Read in the sources of 0.20.0, 0.28.0 and 0.33.0, not carried over; RULES says where each rule is.
+Read in the sources of the versions in versions.py; RULES says where in them each rule is.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import Any
 
 from specflow.diagnostics import closest
 from specflow.engines.outcome import START, Effective, Refusal, Refused, Run
-from specflow.engines.vllm import budget, checks, methods
+from specflow.engines.vllm import budget, checks, heads, methods, speculators
 from specflow.engines.vllm.given import PLATFORMS, UNREAD, Given
 from specflow.engines.vllm.lines import flat
 from specflow.engines.vllm.methods import METHOD, MODEL
 from specflow.engines.vllm.sampling import BESIDE_A_DRAFT, How
-from specflow.engines.vllm.versions import VERSIONS, flags_of, renamed
+from specflow.engines.vllm.versions import SPEC, VERSIONS, flags_of, renamed
 
 # Rule -> what it says, and where it is in vLLM.
 RULES: dict[str, tuple[str, str]] = {
@@ -42,8 +42,13 @@ RULES: dict[str, tuple[str, str]] = {
     "V21": ("names of EAGLE networks", "transformers_utils/configs/eagle.py"),
     "V22": ("parameters of requests", "sampling_params.py: _validate_spec_decode"),
     "V23": ("LoRA takes room for every guess", "arg_utils.py: create_engine_config"),
+    "V24": ("a draft as the model", "transformers_utils/config.py: maybe_override_with_*"),
     "V27": ("asynchronous scheduling", "vllm.py: __post_init__"),
     "V28": ("the draft's length is the target's", "vllm.py: _limit_max_model_len_to_draft (0.33)"),
+    "V29": (
+        "heads divide among ranks",
+        "model.py: verify_with_parallel_config; layers/linear.py: QKVParallelLinear",
+    ),
 }
 
 Step = Callable[[Run, Given], None]
@@ -60,6 +65,7 @@ STEPS: tuple[Step, ...] = (
     checks.tensor_parallel,
     checks.draft_length,
     checks.synthetic,
+    heads.of_draft,
     checks.vocabulary,
     checks.loose,
     checks.belongs,
@@ -68,12 +74,13 @@ STEPS: tuple[Step, ...] = (
     budget.schedule,
     budget.runners,
     budget.target_length,
+    heads.of_target,
 )
 
 
 def effective(
     args: Mapping[str, Any],
-    target_config: Mapping[str, Any],
+    target_config: Mapping[str, Any] | None,
     draft_config: Mapping[str, Any] | None = None,
     platform: str = "h100",
     env: Mapping[str, str] | None = None,
@@ -87,18 +94,28 @@ def effective(
     requests  parameters of requests, of which some are answered with an error beside a draft
     """
     try:
-        run = Run(flat(_mapping(args), version), flags_of(version).defaults)
+        run = Run(flat(_mapping(args, version), version), flags_of(version).defaults)
+        if args.get(SPEC) == {}:  # it is there, so vLLM makes a draft of it
+            run.refuse("V11", "the JSON object says nothing: no draft model, no number of guesses")
         methods.shorthands(run, _given(version, target_config, draft_config, platform, env))
         draft = _draft(run, target_config, draft_config)
         given = _given(version, target_config, draft, platform, env)
+        if speculators.names_its_target(run, given):
+            return _plain(run, given)
         if not methods.speculates(run):
-            budget.defaults(run, given)
-            return run.outcome()
+            return _plain(run, given)
         for step in STEPS:
             step(run, given)
-        _requests(run, requests or {})
+        _requests(run, requests if isinstance(requests, Mapping) else {})
     except Refusal as refusal:
         return refusal.refused
+    return run.outcome()
+
+
+def _plain(run: Run, given: Given) -> Effective:
+    """What is decided of a server that does not speculate, or whose draft is not known here."""
+    budget.defaults(run, given)
+    heads.of_target(run, given)
     return run.outcome()
 
 
@@ -114,7 +131,7 @@ def _given(
         near = closest(name, PLATFORMS) or list(PLATFORMS)
         raise Refusal(Refused("V1", f"no platform {name!r}; did you mean {' or '.join(near)}?"))
     configs = [c if isinstance(c, Mapping) else UNREAD for c in (target, draft)]
-    return Given(version, configs[0], configs[1], name, dict(env or {}))
+    return Given(version, configs[0], configs[1], name, env if isinstance(env, Mapping) else {})
 
 
 def _draft(run: Run, target: object, draft: object) -> object:
@@ -124,7 +141,10 @@ def _draft(run: Run, target: object, draft: object) -> object:
     return target if draft is None and inside and bundled else draft
 
 
-def _mapping(args: object) -> Mapping[Any, Any]:
+def _mapping(args: object, version: str) -> Mapping[Any, Any]:
+    if version not in VERSIONS:
+        known = ", ".join(VERSIONS)
+        raise Refusal(Refused("V1", f"no rules of vLLM {version} are known, but of {known}"))
     if not isinstance(args, Mapping):
         raise Refusal(Refused("V1", "arguments are flags by name", "TypeError"))
     return args

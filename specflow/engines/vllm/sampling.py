@@ -14,7 +14,7 @@ class How(StrEnum):
     REJECTED = "rejected"  # the request is answered with HTTP 400
 
 
-# Evidence: SamplingParams._validate_spec_decode refuses min_p and logit_bias in 0.20, 0.28 and
+# Evidence: SamplingParams._validate_spec_decode refuses min_p and logit_bias from 0.20 to
 # 0.33; RejectionSampler applies penalties and banned words to every drafted position, counting the
 # drafted tokens before it; the only other processor that is built is that of min_tokens.
 BESIDE_A_DRAFT: dict[str, How] = {
@@ -38,19 +38,13 @@ NAMES = {"max_new_tokens": "max_tokens"}
 
 def to_requests(out: Out, *, speculative: bool) -> None:
     """What was written of sampling, as a request says it."""
-    for field in type(out.recipe.sampling).model_fields:
-        path, name = f"sampling.{field}", NAMES.get(field, field)
-        if not out.wrote(path):
-            continue
-        value = out[path]
-        if speculative and value and BESIDE_A_DRAFT.get(name) is How.REJECTED:
-            text = f"vLLM answers 400 to a request with {name} beside a draft; it is left out"
-            out.lose(path, text)
-            continue
-        out.requests[name] = list(value) if name == "stop" else value
-    if "seed" in out.requests:
+    rejected = [name for name, how in BESIDE_A_DRAFT.items() if how is How.REJECTED]
+    asked = [name for name in rejected if out.wrote(f"sampling.{name}") and out[f"sampling.{name}"]]
+    left_out = asked if speculative else []
+    for name in left_out:
+        text = f"vLLM answers 400 to a request with {name} beside a draft; it is left out"
+        out.lose(f"sampling.{name}", text)
+    if out.wrote("sampling.seed"):
         text = "vLLM's draws differ from specflow's, and with a draft from its own without one"
         out.bend("sampling.seed", text)
-    if out.requests:
-        said = ", ".join(out.requests)
-        out.bend("sampling", f"vLLM takes {said} with each request, not when it starts")
+    out.ask("vLLM", NAMES, left_out)

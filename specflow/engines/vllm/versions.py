@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from specflow.diagnostics import closest
 from specflow.engines.flags import Flags
 from specflow.engines.outcome import Refusal, Refused
+from specflow.engines.versions import numbers
 
 PACKAGE = "specflow.engines.vllm"
 SPEC = "speculative_config"  # the flag that is a JSON object; its keys are flags `SPEC.key` here
+
+SCHEDULE = "num_speculative_tokens_per_batch_size"  # a key of it
 
 
 @dataclass(frozen=True)
@@ -20,22 +23,36 @@ class Facts:
     strict    acceptance that compares tokens is called `strict`, drawn guesses `probabilistic`
     slots     drafting slots a request: by which of the three countings (see budget.py)
     adaptive  methods that may size the verify by confidence; empty for any
-    runner    the model runner that is taken where nothing speaks against it
+    runner    which targets the second model runner is taken for, where it can: of those that a
+              variable asks for, that a list names, that have no experts, or of all
+    second    methods that the second model runner has
     """
 
     strict: bool
     slots: str
     adaptive: tuple[str, ...]
-    runner: int
+    runner: str
+    second: tuple[str, ...]
 
 
+_EAGLES = ("eagle", "eagle3", "mtp", "dflash")
+_BLOCKS = (*_EAGLES, "dspark", "extract_hidden_states")
+_MOST = (*_BLOCKS, "ngram", "ngram_gpu", "draft_model")
 FACTS = {
-    "0.20.0": Facts(strict=True, slots="per batch", adaptive=("none",), runner=1),
-    "0.28.0": Facts(strict=False, slots="per request", adaptive=("dspark",), runner=2),
-    "0.33.0": Facts(strict=False, slots="lookahead", adaptive=(), runner=2),
+    "0.20.0": Facts(True, "per batch", (), "asked", _EAGLES),
+    "0.24.0": Facts(False, "per batch", (), "listed", _EAGLES),
+    "0.28.0": Facts(False, "per request", ("dspark",), "dense", _BLOCKS),
+    "0.30.0": Facts(False, "per request", (), "all", _BLOCKS),
+    "0.32.0": Facts(False, "per request", (), "all", _MOST),
+    "0.33.0": Facts(False, "lookahead", (), "all", _MOST),
 }
 VERSIONS = tuple(FACTS)
-_FLAGS = {v: Flags(f"vLLM {v}", PACKAGE, f"flags-{v}.tsv") for v in VERSIONS}
+# A container of vLLM's takes flags behind the name of its image.
+_SERVER = ((r"(.*/)?vllm", "serve"), (r"vllm\.entrypoints\S*",), (r"\S*vllm-openai\S*",))
+_FLAGS = {
+    v: Flags(f"vLLM {v}", PACKAGE, f"flags-{v}.tsv", short=True, alone=True, server=_SERVER)
+    for v in VERSIONS
+}
 
 # Keys that some version had, and what became of them.
 GONE = {
@@ -57,9 +74,20 @@ def flags_of(version: str) -> Flags:
     return _FLAGS[version]
 
 
+def since(version: str, first: str) -> bool:
+    """Whether a version is no older than another."""
+    return numbers(version) >= numbers(first)
+
+
 def key(name: str) -> str:
     """A key of the JSON object as a flag."""
     return f"{SPEC}.{name}"
+
+
+def option(flag: str) -> str:
+    """A flag on the command line; a key of the JSON object is spelled as the object has it."""
+    outer, dot, inner = flag.partition(".")
+    return f"--{outer.replace('_', '-')}{dot}{inner}"
 
 
 def keys_of(version: str) -> tuple[str, ...]:
