@@ -12,7 +12,7 @@ from math import isnan
 from typing import Any
 
 from specflow import prompts as prompt_files
-from specflow.capture import CapturedStep
+from specflow.capture import CapturedStep, Results
 from specflow.columns import columns
 from specflow.diagnostics import Diagnostic
 from specflow.execute import Watch, decode, encode, make_session, open_target
@@ -62,10 +62,13 @@ class Heard:
 class OpenStep:
     """A captured step that is overheard: after each launch, while rows are as they were."""
 
+    late = False  # what a step said is heard before the next one is launched
+
     def __init__(self, step: CapturedStep, heard: Heard) -> None:
         self.step, self.heard = step, heard
         self.state: Any = step.state
         self.widths = step.widths
+        self.whole = step.whole
 
     def draft(self, rows: int) -> str:
         """As it is."""
@@ -78,6 +81,10 @@ class OpenStep:
     def launch(self, rows: int, variant: str, needed: int, budget: int = 0) -> None:
         """As it is."""
         self.step.launch(rows, variant, needed, budget)
+
+    def results(self, rows: int) -> Results:
+        """As it is."""
+        return self.step.results(rows)
 
     def learn(self, rows: int) -> None:
         """Keep what the step said, and let its plan do the same."""

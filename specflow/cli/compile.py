@@ -51,9 +51,8 @@ def run(args: argparse.Namespace) -> int:
     graph = lower(resolved, watch=watch)
     module = emit(graph, resolved)
     if args.show:
-        print(
-            {"graph": show(graph), "code": module.source, "kernels": module.device}[args.show], end=""
-        )
+        texts = {"graph": show(graph), "code": module.source, "kernels": module.device}
+        print(texts[args.show], end="")
         return CLEAN
     fields = sum(1 for _ in resolved.ledger)
     print(

@@ -97,12 +97,12 @@ def backend_not_installed(r: ResolvedRecipe) -> Iterator[Finding]:
     `specflow run` stops.
 
     ## Example
-    ```
+    ```sh
     specflow validate pico/plain run.device=cuda run.dtype=bfloat16 run.attention=flashinfer
     ```
 
     Use instead:
-    ```
+    ```sh
     specflow validate pico/plain run.device=cuda run.attention=sdpa
     ```
 
