@@ -19,6 +19,7 @@ class Capability:
     trees       a query reads the new tokens of its own path, not all before it
     window      sliding windows; softcap, sinks likewise
     latents     latent attention without expanding it
+    by_length   reads a row as far as it is long, however far a step was captured to reach
     pages       positions a page may hold, where keys and values lie in pages; empty is any
     package     the module it needs, by the name it is imported by; empty is none
     """
@@ -32,12 +33,14 @@ class Capability:
     softcap: bool = True
     sinks: bool = True
     latents: bool = True
+    by_length: bool = True
     pages: tuple[int, ...] = ()
     package: str = ""
 
 
 CAPABILITIES = {
-    "sdpa": Capability(("cpu", "cuda"), ("float32", *HALVES)),
+    # It reads all that a mask spans: a step that reaches further costs more.
+    "sdpa": Capability(("cpu", "cuda"), ("float32", *HALVES), by_length=False),
     # Heads are padded to a power of two; its registers are proven up to this width.
     "triton": Capability(("cuda",), ("float32", *HALVES), widest=512, package="triton"),
     # Its mask is ours, and its manual names these widths.
