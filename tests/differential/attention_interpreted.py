@@ -16,6 +16,7 @@ from torch import Tensor
 from specflow.kernels import attention, attention_triton
 from specflow.kernels.attention import Latent, Scoring, Sight
 from specflow.kernels.attention_triton import Plan
+from tests.devices import onto
 
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 # Of values around 1: a sum in another order in float32; one rounding of the shares and of the
@@ -105,8 +106,11 @@ def family(rows: int, count: int, generator: torch.Generator) -> tuple[Tensor, T
     return sees, sees.sum(-1) - 1
 
 
-def compare(case: Case, seed: int) -> float:
-    """How far the kernel is from the reference, as a share of what the type allows."""
+def compare(case: Case, seed: int, where: str = "cpu") -> float:
+    """How far the kernel is from the reference, as a share of what the type allows.
+
+    where  what the kernel runs on; its reference is on a CPU
+    """
     generator = torch.Generator().manual_seed(seed)
     dtype = TYPES[case.dtype]
 
@@ -149,10 +153,9 @@ def compare(case: Case, seed: int) -> float:
         values = noise(rows * each, shared, case.page, case.deep)
     sinks = noise(case.heads) if case.sinks else None
     scoring = Scoring((case.width + case.turned) ** -0.5, case.window, case.softcap, sinks)
-    expected = attention.attend_new(query, keys, values, sight, scoring, latent, pages)
-    found = attention_triton.attend_new(
-        query, keys, values, sight, scoring, latent, pages, case.cut
-    )
+    given = (query, keys, values, sight, scoring, latent, pages)
+    expected = attention.attend_new(*given)
+    found = onto("cpu", attention_triton.attend_new(*onto(where, given), case.cut))
     assert (found.shape, found.dtype) == (expected.shape, expected.dtype), case.name
     assert torch.isfinite(found).all(), case.name
     return float((found.float() - expected.float()).abs().max()) / SLACK[dtype]

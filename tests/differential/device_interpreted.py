@@ -1,6 +1,7 @@
 """Under TRITON_INTERPRET=1: the step of a device against the step in torch, recipe by recipe.
 
-A process of its own, because Triton reads that variable once, when it is imported.
+A process of its own, because Triton reads that variable once, when it is imported. Without it the
+same cases run on a GPU (`where`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from specflow.kernels import vocab_triton
 from specflow.load import load
 from specflow.lower import lower
 from specflow.resolve import resolve
-from tests.property.test_passes import VOCABULARY, Words, drawn
+from tests.devices import Elsewhere, onto
+from tests.words import VOCABULARY, Words, drawn
 
 SEEDS = 8
 SLACK = 2e-6  # a device takes the sums of a softmax in another order: some dozen roundings
@@ -89,10 +91,11 @@ def legal(state: dict[str, torch.Tensor], seed: int) -> None:
             tensor.copy_(torch.rand(tensor.shape, generator=generator).softmax(-1))
 
 
-def check(recipe: str, root: Path) -> dict[str, list[int]]:
+def check(recipe: str, root: Path, where: str = "cpu") -> dict[str, list[int]]:
     """Compare every variant of a recipe; the accept lengths that occurred.
 
     recipe  its file, and overrides after question marks
+    where   what the step of a device runs on; that of torch is on a CPU
     """
     path, *overrides = recipe.split("?")
     resolved = resolve(load(Path(path), overrides))
@@ -111,15 +114,16 @@ def check(recipe: str, root: Path) -> dict[str, list[int]]:
             given = {}
             if hasattr(step, "HOST_PLAN"):
                 given["budget"] = rows + seed % (rows * (step.NUM_DRAFT_TOKENS - 1) + 1)
-            ours, theirs = step.State.new(rows, "cpu"), device.Device.new(rows, "cpu")
+            ours, theirs = step.State.new(rows, "cpu"), device.Device.new(rows, where)
             drawn(buffers(ours), seed)
             legal(buffers(ours), seed)
             for name, tensor in buffers(ours).items():
                 getattr(theirs, name).copy_(tensor)
             models = [Agreeing(vocabulary, width, seed, share) for _ in range(2)]
             step.VARIANTS[variant](models[0], models[0], ours, *given.values())
-            device.VARIANTS[variant](models[1], models[1], theirs, *given.values())
-            same(buffers(ours), buffers(theirs), *models)
+            there = Elsewhere(models[1], where)
+            device.VARIANTS[variant](there, there, theirs, *given.values())
+            same(buffers(ours), onto("cpu", buffers(theirs)), *models)
             assert not theirs.arrivals.any()
             lengths[variant].update(ours.accept_len.tolist())
     return {name: sorted(found) for name, found in lengths.items()}

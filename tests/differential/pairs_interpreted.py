@@ -27,6 +27,7 @@ from specflow.kernels import (
     tree_triton,
     vocab_triton,
 )
+from tests.devices import onto
 
 SLACK = 2e-6  # of numbers up to 1: some dozen roundings of 6e-8 each
 VOCABULARY = 131  # no multiple of a tile
@@ -442,14 +443,18 @@ def rows_of(arguments: tuple[Any, ...]) -> int:
     return int((first[0] if isinstance(first, list) else first).shape[0])
 
 
-def check(name: str) -> int:
-    """Compare a pair on all its cases; how many there were."""
+def check(name: str, where: str = "cpu") -> int:
+    """Compare a pair on all its cases; how many there were.
+
+    where  what the kernel runs on; its reference is on a CPU
+    """
     pair = PAIRS[name]
     assert inspect.signature(pair.ours) == inspect.signature(pair.theirs), name
     covered: set[str] = set()
     count = 0
     for arguments in pair.cases(torch.Generator().manual_seed(5)):
-        ours, theirs = pair.ours(*arguments), pair.theirs(*arguments)
+        ours = onto("cpu", pair.ours(*onto(where, arguments)))
+        theirs = pair.theirs(*arguments)
         try:
             covered |= pair.compare(ours, theirs, *arguments)
         except AssertionError as error:

@@ -11,6 +11,7 @@ import torch
 
 from specflow.kernels import inject, inject_triton, kv, kv_triton
 from specflow.kernels.inject import Landing, Turning
+from tests.devices import onto
 
 SLOTS, HEADS, LENGTH = 9, 2, 24
 
@@ -26,7 +27,22 @@ def ascending(rows: int, depth: int, nodes: int, generator: torch.Generator) -> 
     return path
 
 
-def moves(seed: int, rows: int, depth: int, nodes: int, dtype: torch.dtype) -> int:
+MOVES = [
+    (seed, *sizes, dtype)
+    for seed, sizes in enumerate([(1, 4, 8), (9, 4, 8), (9, 8, 9), (5, 1, 4)])
+    for dtype in (torch.float32, torch.bfloat16)
+]
+INJECTIONS = [
+    (seed, *sizes, dtype, turns)
+    for seed, sizes in enumerate([(1, 16), (9, 16), (9, 24), (4, 128)])
+    for dtype in (torch.float32, torch.bfloat16, torch.float16)
+    for turns in (False, True)
+]
+
+
+def moves(
+    seed: int, rows: int, depth: int, nodes: int, dtype: torch.dtype, where: str = "cpu"
+) -> int:
     """How many nodes moved; both ways leave the same."""
     generator = torch.Generator().manual_seed(seed)
     ours = torch.randn(3, SLOTS, HEADS, LENGTH, 20, generator=generator).to(dtype)
@@ -35,13 +51,17 @@ def moves(seed: int, rows: int, depth: int, nodes: int, dtype: torch.dtype) -> i
     seq_lens = torch.randint(0, LENGTH, (rows,), generator=generator)
     seq_lens[0] = 0
     kv.move_accepted(ours, path, seq_lens)
-    kv_triton.move_accepted(theirs, path, seq_lens)
+    moved = onto(where, theirs)
+    kv_triton.move_accepted(moved, *onto(where, (path, seq_lens)))
+    theirs = onto("cpu", moved)
     assert torch.equal(ours, theirs), (seed, rows, depth)
     assert torch.equal(ours[:, rows:], before[:, rows:])
     return int((ours != before).any(-1).any(0).any(1).sum())
 
 
-def injected(seed: int, rows: int, width: int, dtype: torch.dtype, *, turns: bool) -> list[int]:
+def injected(
+    seed: int, rows: int, width: int, dtype: torch.dtype, turns: bool, where: str = "cpu"
+) -> list[int]:
     """The accept lengths that occurred; both ways leave the same."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -59,7 +79,9 @@ def injected(seed: int, rows: int, width: int, dtype: torch.dtype, *, turns: boo
     starts = torch.randint(0, 4 * LENGTH if turns else LENGTH, (rows,), generator=generator)
     landing = Landing(starts, lengths, turns)
     inject.inject_rows(keys, values, turning, (kept[0], kept[1]), landing)
-    inject_triton.inject_rows(keys, values, turning, (theirs[0], theirs[1]), landing)
+    written = onto(where, (theirs[0], theirs[1]))
+    inject_triton.inject_rows(*onto(where, (keys, values, turning)), written, onto(where, landing))
+    theirs = onto("cpu", written)
     # One rounding of each of five factors, of values around 1 that reach 10.
     slack = {torch.float32: 3e-6, torch.float16: 2e-2, torch.bfloat16: 1.5e-1}[dtype]
     assert (kept[0].float() - theirs[0].float()).abs().max() <= slack, (seed, rows, width, dtype)
@@ -69,16 +91,8 @@ def injected(seed: int, rows: int, width: int, dtype: torch.dtype, *, turns: boo
 
 def main() -> None:
     """Every shape; what occurred."""
-    moved = [
-        moves(seed, rows, depth, nodes, dtype)
-        for seed, (rows, depth, nodes) in enumerate([(1, 4, 8), (9, 4, 8), (9, 8, 9), (5, 1, 4)])
-        for dtype in (torch.float32, torch.bfloat16)
-    ]
-    lengths = set()
-    for seed, (rows, width) in enumerate([(1, 16), (9, 16), (9, 24), (4, 128)]):
-        for dtype in (torch.float32, torch.bfloat16, torch.float16):
-            for turns in (False, True):
-                lengths |= set(injected(seed, rows, width, dtype, turns=turns))
+    moved = [moves(*case) for case in MOVES]
+    lengths = {length for case in INJECTIONS for length in injected(*case)}
     print(json.dumps({"moved": moved, "accept_len": sorted(lengths)}))
 
 
