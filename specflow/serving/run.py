@@ -227,8 +227,10 @@ def _compare(
     if not asked.lossless:
         return
     pairs = zip(requests, done.answers, plain.answers, strict=True)
-    parted = [lossless.parted(r.id, spoken.tokens, base.tokens) for r, spoken, base in pairs]
+    greedy = [(r, spoken, base) for r, spoken, base in pairs if r.draws.temperature == 0]
+    parted = [lossless.parted(r.id, spoken.tokens, base.tokens) for r, spoken, base in greedy]
     differences = [d for d in parted if d is not None]
-    report["lossless"] = lossless.verdict(differences, len(requests))
+    drawn = len(requests) - len(greedy)
+    report["lossless"] = lossless.verdict(differences, len(greedy), drawn)
     if differences:
         report["warnings"].append(UNSAID)
