@@ -71,7 +71,7 @@ def sizes_fault(
     """What config.json lacks, or what a tensor contradicts, as what follows the draft's name.
 
     text     the part of the config about its layers
-    shapes   of its tensors, by our names
+    shapes   of its tensors, by our names; none where they are made up from the config
     name_of  our name to the checkpoint's own
     """
     empty = next((name_of(n) for n, shape in shapes.items() if 0 in shape), "")
@@ -82,9 +82,9 @@ def sizes_fault(
     sizes = _sizes(net, text)
     if isinstance(sizes, str):
         return sizes
-    return next(
-        chain(_odd(net, config, text, sizes), _misshapen(net, text, sizes, shapes, name_of)), ""
-    )
+    odd = _odd(net, config, text, sizes)
+    misshapen = _misshapen(net, text, sizes, shapes, name_of) if shapes else iter(())
+    return next(chain(odd, misshapen), "")
 
 
 def block_fault(

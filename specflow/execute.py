@@ -18,12 +18,13 @@ import transformers
 from platformdirs import user_cache_path
 
 import specflow
-from specflow import lossless
+from specflow import facts, lossless
 from specflow import prompts as prompt_files
 from specflow.capture import buffers, capture
 from specflow.codegen import emit
 from specflow.constraints.accept import lossy
 from specflow.diagnostics import Diagnostic
+from specflow.dummies import FORMAT as DUMMY
 from specflow.errors import RuntimeFault
 from specflow.interrupts import heed
 from specflow.lower import lower
@@ -31,9 +32,10 @@ from specflow.memory import positions
 from specflow.models import loading
 from specflow.models.backends import open_backend
 from specflow.models.drafters import DRAFTERS
+from specflow.models.dummy import pretrained
 from specflow.models.lm import LanguageModel
 from specflow.models.ragged import BatchPlanner
-from specflow.models.tokenizer import Tokenizer
+from specflow.models.tokenizer import ByteTokenizer, Tokenizer, Words
 from specflow.recipe import Recipe, ResolvedRecipe, dump
 from specflow.report import COMPLETIONS, REPORT, Counted, Report, Timed
 from specflow.resolve import resolve
@@ -133,7 +135,7 @@ def execute(
     return Outcome(report, tuple(findings), tuple(done.completions), stopped)
 
 
-def open_target(recipe: ResolvedRecipe, watch: Stages) -> tuple[LanguageModel, Tokenizer]:
+def open_target(recipe: ResolvedRecipe, watch: Stages) -> tuple[LanguageModel, Words]:
     """The target on its device, with its tokenizer; RuntimeFault where that cannot be."""
     heed()
     if recipe.run.device == "cuda" and not torch.cuda.is_available():
@@ -143,15 +145,19 @@ def open_target(recipe: ResolvedRecipe, watch: Stages) -> tuple[LanguageModel, T
         )
     if recipe.run.threads:
         torch.set_num_threads(recipe.run.threads)
-    watch.say(f"loading {recipe.target.model}")
-    folder = loading.open_model(recipe.target.model)
-    target = LanguageModel.load(
-        folder,
-        device=recipe.run.device,
-        dtype=recipe.run.dtype,
-        backend=open_backend(recipe.run.attention),
-    )
-    return target, Tokenizer(folder)
+    made = "making up" if recipe.facts["target"].dummy else "loading"
+    watch.say(f"{made} {recipe.target.model}")
+    target = LanguageModel.wrap(pretrained(recipe, "target"), open_backend(recipe.run.attention))
+    return target, open_tokenizer(recipe)
+
+
+def open_tokenizer(recipe: ResolvedRecipe) -> Words:
+    """The target's tokenizer; one of bytes where its weights are made up and it has none."""
+    found = recipe.facts["target"]
+    if found.dummy and not found.has_words:
+        stop_ids = facts.token_ids(found.text.get("eos_token_id")) or frozenset()
+        return ByteTokenizer(found.vocab_size, stop_ids)
+    return Tokenizer(found.folder or loading.open_model(found.model))
 
 
 def notes_of(recipe: ResolvedRecipe, refused: int) -> list[str]:
@@ -162,10 +168,22 @@ def notes_of(recipe: ResolvedRecipe, refused: int) -> list[str]:
         for block in ("target", "draft")
         if recipe.stands_in(block)
     ]
+    notes += made_up(recipe)
     if lossy(recipe) and not any("favours" in note for note in notes):
         notes.append("a threshold below 1 favours guesses: the output is not the target's")
     if refused:
         notes.append(f"{refused} prompts were refused and did not run")
+    return notes
+
+
+def made_up(recipe: ResolvedRecipe) -> list[str]:
+    """What a run of made up weights shows, and what it does not."""
+    if recipe.run.load_format != DUMMY:
+        return []
+    said = "weights are random (`run.load_format: dummy`): text, accept lengths and speedups mean "
+    notes = [f"{said}nothing; the time of a step does"]
+    if not recipe.facts["target"].has_words:
+        notes.append("the target has no tokenizer here: a prompt's bytes are its ids")
     return notes
 
 
@@ -208,7 +226,7 @@ def compare(report: Report, done: Run, base: Run, wanted: Wanted) -> None:
 
 
 def encode(
-    prompts: prompt_files.Prompts, tokenizer: Tokenizer, recipe: ResolvedRecipe
+    prompts: prompt_files.Prompts, tokenizer: Words, recipe: ResolvedRecipe
 ) -> tuple[list[Request], list[Diagnostic]]:
     """Prompts as requests; a prompt that does not fit is a finding, and the others run."""
     requests: list[Request] = []
@@ -276,7 +294,7 @@ def draws_of(prompt: prompt_files.Prompt, recipe: ResolvedRecipe) -> Draws:
     return Draws(**chosen)
 
 
-def make_session(recipe: ResolvedRecipe, target: LanguageModel, tokenizer: Tokenizer) -> Session:
+def make_session(recipe: ResolvedRecipe, target: LanguageModel, tokenizer: Words) -> Session:
     """A session ready to decode, its drafter loaded, every variant of its step warmed up."""
     graph = lower(recipe)
     pool = target.pool(recipe.run.batch_size, positions(recipe))

@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from specflow import block_config, formats, published, vocab_map
+from specflow import block_config, config_draft, formats, published, vocab_map
 from specflow.draft_sizes import block_fault, sizes_fault, taps_fault
 from specflow.gguf_header import read_header
 from specflow.headers import (
@@ -41,6 +41,7 @@ SIDE_TABLES = re.compile(r"(model\.)?(d2t|t2d|masked_embedding\.token_ordering)"
 TEXT_KEYS = ("text_config", "transformer_layer_config")
 MTP_KEYS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
 CAUSAL_LM = "causal_lm"
+TOKENIZER = "tokenizer.json"
 MASK_PICKLE = "mask_embedding.pt"  # what some drafts replace the target's mask row by
 OWN_EMBEDDING, OWN_HEAD = "has_own_embed", "has_own_lm_head"  # of a block draft's config
 FIRST_SCORED = block_config.FIRST_SCORED
@@ -74,6 +75,8 @@ class ModelFacts:
     tensors      every tensor of the weights, by name
     config       config.json as it is; `text` is the part of it that is about text
     recorded     where the facts are from, of a model that is not here: it can be judged, not run
+    dummy        its weights are made up from its config, which is all that has to be here
+    asked        of such a model: the formats of drafts that the recipe's algorithm runs
     """
 
     model: str
@@ -93,6 +96,8 @@ class ModelFacts:
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     recorded: str = ""
+    dummy: bool = False
+    asked: tuple[str, ...] = ()
 
     @property
     def elsewhere(self) -> bool:
@@ -119,6 +124,11 @@ class ModelFacts:
         return {name: tensor.shape for name, tensor in self.tensors.items()}
 
     @property
+    def has_words(self) -> bool:
+        """Whether its folder holds a tokenizer."""
+        return self.folder is not None and (self.folder / TOKENIZER).is_file()
+
+    @property
     def vocabulary(self) -> Mapping[str, int]:
         """The tokens of its tokenizer and their ids; empty where none can be read."""
         return self._tokenizer[0]
@@ -136,7 +146,7 @@ class ModelFacts:
     @cached_property
     def _tokenizer(self) -> tuple[dict[str, int], Problem | None]:
         folder = self.folder
-        if folder is None:
+        if folder is None or (self.dummy and not self.has_words):
             return dict(self.tokens or {}), None
         nothing: dict[str, int] = {}
         return guarded(self.model, lambda: _vocabulary(self.model, folder), nothing)
@@ -355,7 +365,7 @@ def _same(target: ModelFacts, draft: ModelFacts) -> bool:
 
 
 def _is_causal_lm(model: ModelFacts) -> bool:
-    if model.tokens or model.recorded:
+    if model.tokens or model.recorded or _made_up(model):
         return True
     embedding = (model.vocab_size, model.hidden_size)
     return embedding in model.shapes.values() and formats.all_layers(model.shapes, model.layers)
@@ -365,6 +375,8 @@ def _network(target: ModelFacts, source: ModelFacts, own: bool) -> DraftFacts:
     """The facts of a network that is no language model; none where there is none."""
     if source.recorded:
         return _recorded(target, source, own)
+    if _made_up(source):
+        return _meant(target, source, own)
     form = formats.recognise(source.tensors, target.layers, bundled=not own)
     if form is None:
         return DraftFacts()
@@ -440,7 +452,7 @@ def _size_faults(
         taps_fault(max(len(facts.taps), facts.tap_count)),
         sizes_fault(net, source.config, source.text, used, name_of),
     ]
-    if net.block == formats.CONTEXT:
+    if net.block == formats.CONTEXT and shapes:
         tokens = (target.vocab_size, facts.vocab_size or target.vocab_size)
         found.append(block_fault(facts.block, facts.hidden_size, tokens, used, name_of))
     yield from filter(None, found)
@@ -472,6 +484,43 @@ def _recorded(target: ModelFacts, source: ModelFacts, own: bool) -> DraftFacts:
         return DraftFacts()
     taps = _tap_count(target, formats.named(facts.format).net, facts.reads_width)
     return _judged(target, source, replace(facts, tap_count=taps), {})
+
+
+def _made_up(model: ModelFacts) -> bool:
+    """Whether a config is all that is known of a model's weights."""
+    return model.dummy and not model.tensors
+
+
+def _meant(target: ModelFacts, source: ModelFacts, own: bool) -> DraftFacts:
+    """The facts of a network whose config is all there is; none where it means none."""
+    config, text = source.config, source.text
+    kind = str(target.text.get("model_type") or target.model_type)
+    beside = config_draft.Beside(kind, target.hidden_size, target.vocab_size, target.mtp_layers)
+    bundled = config_draft.bundled_format(beside)
+    form = config_draft.own_format(config, source.asked) if own else bundled
+    if not form:
+        return DraftFacts()
+    net = formats.named(form).net
+    facts = DraftFacts(
+        form,
+        bundled=not own,
+        norm_before_residual=source.says("norm_before_residual"),
+        norm_output=source.says("norm_output"),
+        norm_before_fc=source.says("norm_before_fc"),
+        **config_draft.network(form, config, text, beside),
+    )
+    in_context = net.block == formats.CONTEXT
+    if in_context:
+        shapes = config_draft.block_shapes(config, text, beside)
+        facts = replace(facts, block=_block(target, source, shapes))
+    if net.reads == formats.TAPS:
+        taps = _tap_ids(target, source, block=in_context)
+        count = len(taps) or (text.get("num_hidden_layers") if in_context else config_draft.TAPS)
+        reads = config_draft.taps_width(config, beside, count if type(count) is int else 0)
+        facts = replace(facts, taps=taps, reads_width=reads)
+        facts = replace(facts, tap_count=_tap_count(target, net, reads))
+    unfit = next(_size_faults(target, source, net, facts, {}, str), "") if own else ""
+    return _judged(target, source, _bounded(facts), {}, unfit)
 
 
 def _tap_count(target: ModelFacts, net: formats.Net, reads: int) -> int:
@@ -700,7 +749,7 @@ def _odd(item: tuple[str, Tensor]) -> tuple[str, str] | None:
 def _vocabulary(model: str, folder: Path) -> dict[str, int]:
     """What a tokenizer.json maps to ids; empty where it is too large to read here."""
     special_tokens(read_object(model, folder / "tokenizer_config.json"))
-    file = folder / "tokenizer.json"
+    file = folder / TOKENIZER
     if not file.is_file():
         raise Refused(f"`{model}` has no tokenizer.json", "save the model with a fast tokenizer")
     if file.stat().st_size > LARGEST_JSON:

@@ -25,7 +25,7 @@ from specflow.execute import Stages, encode, environment, make_session, open_tar
 from specflow.explain import spelled
 from specflow.interrupts import heed
 from specflow.measuring import Size, doubling
-from specflow.models.tokenizer import Tokenizer
+from specflow.models.tokenizer import Words
 from specflow.planning import Additive, Points, Table, table_text
 from specflow.recipe import ResolvedRecipe
 from specflow.session import Request, Session
@@ -136,7 +136,7 @@ def profile(
 
 
 def texts(
-    recipe: ResolvedRecipe, prompts: prompt_files.Prompts | None, tokenizer: Tokenizer
+    recipe: ResolvedRecipe, prompts: prompt_files.Prompts | None, tokenizer: Words
 ) -> tuple[list[list[int]], tuple[Diagnostic, ...]]:
     """The tokens that rows begin with, short enough for a step or two; what is wrong with prompts.
 

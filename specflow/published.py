@@ -2,7 +2,8 @@
 
 A record in published.json holds facts of a model and of the draft network in it, as `facts` names
 them, the sizes of its layers, as config.json names them, and the place they were seen in. What was
-not seen, but inferred, is not `confirmed`.
+not seen, but inferred, is not `confirmed`. With its `config`, what config.json says beside sizes,
+a whole one can be made.
 """
 
 from __future__ import annotations
@@ -16,6 +17,14 @@ from typing import Any
 
 FILE = Path(__file__).parent / "published.json"
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+# What config.json calls the facts of a model.
+CONFIG_KEYS = {
+    "model_type": "model_type",
+    "hidden_size": "hidden_size",
+    "layers": "num_hidden_layers",
+    "vocab_size": "vocab_size",
+    "max_positions": "max_position_embeddings",
+}
 # A record has a letter for each layer.
 KINDS = {"S": "sliding_attention", "F": "full_attention", "L": "linear_attention"}
 
@@ -45,6 +54,17 @@ def source(found: Mapping[str, Any]) -> str:
     """Where the facts of a record are from, and how far they can be trusted."""
     trust = "" if found["confirmed"] else ", not confirmed"
     return f"{found['source']} (weights in {found['weights']}{trust})"
+
+
+def config(found: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A whole config.json of what is recorded; None where a part of it is not."""
+    if "config" not in found:
+        return None
+    model, named = found["model"], {"architectures": [found["model"]["architecture"]]}
+    keys = {theirs: model[ours] for ours, theirs in CONFIG_KEYS.items() if ours in model}
+    kinds = list(model_facts(found)["layer_types"])
+    listed = {"layer_types": kinds} if kinds else {}
+    return {**named, **keys, **listed, **found.get("sizes", {}), **found["config"]}
 
 
 def model_facts(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -195,6 +195,11 @@ class RunFields(Fields):
         "Compile each step whole: inductor makes kernels of its own of the torch spelling.",
         default="none",
     )
+    load_format: Literal["auto", "dummy"] = field(
+        "Where weights are from: auto reads the checkpoint; dummy makes random ones of the sizes "
+        "that config.json says, to measure speed without a checkpoint.",
+        default="auto",
+    )
     threads: int = field(
         "CPU threads of a forward; 0 leaves torch's own choice.", default=0, ge=0, le=256
     )
@@ -251,6 +256,7 @@ class ResolvedRecipe:
     def fingerprint(self) -> str:
         """Eight hex digits of every value a step depends on; the same recipe has the same twice."""
         stepped = {block: values for block, values in dump(self).items() if block != "engine"}
+        del stepped["run"]["load_format"]  # a step is the same whatever its models hold
         return hashlib.sha256(json.dumps(stepped, sort_keys=True).encode()).hexdigest()[:8]
 
 

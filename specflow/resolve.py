@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from specflow import dummies
 from specflow import facts as checkpoints
 from specflow.backends import default_backend
 from specflow.constraints import FIELD_RULES, rules
@@ -87,13 +88,23 @@ def facts_of(recipe: Recipe, reader: Reader = checkpoints.read) -> checkpoints.F
     blocks = {block: recipe.written.get(block) for block in ("target", "draft")}
     said = {block: v if isinstance(v, Mapping) else {} for block, v in blocks.items()}
     names = {block: each.get("model") for block, each in said.items()}
-    found = {block: reader(name) for block, name in names.items() if isinstance(name, str)}
     algorithm = str(said["draft"].get("algorithm"))
+    dummy = is_dummy(recipe)
+    asked = DRAFTS[algorithm].formats if algorithm in DRAFTS else ()
+    reader = dummies.reader(reader, asked) if dummy else reader
+    found = {block: reader(name) for block, name in names.items() if isinstance(name, str)}
     folder = DRAFTS[algorithm].folder if algorithm in DRAFTS else ""
     if folder and "target" in found and "draft" not in found:
         inside = checkpoints.inside(found["target"], folder)
-        found |= {"draft": inside} if inside is not None else {}
+        if inside is not None:
+            found["draft"] = dummies.made_up(inside, asked) if dummy else inside
     return checkpoints.Facts(found)
+
+
+def is_dummy(recipe: Recipe) -> bool:
+    """Whether a recipe asks for weights that are made up."""
+    run = recipe.written.get("run")
+    return isinstance(run, Mapping) and run.get("load_format") == dummies.FORMAT
 
 
 def block_fields(

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol
 
 from torch import Tensor
 
-from specflow.models import loading
 from specflow.models.assistant import Assistant
 from specflow.models.beginning import Beginning, First
 from specflow.models.block_draft import BlockDrafter
+from specflow.models.dummy import pretrained
 from specflow.models.lm import LanguageModel, Window
 from specflow.models.lookup import Lookup
 from specflow.models.net_drafters import (
@@ -207,13 +206,7 @@ def _lookup(recipe: ResolvedRecipe, _target: LanguageModel, _pool: KVPool) -> Dr
 
 
 def _causal_lm(recipe: ResolvedRecipe, target: LanguageModel, pool: KVPool) -> Drafter:
-    folder: Path = loading.open_model(recipe["draft.model"])
-    model = LanguageModel.load(
-        folder,
-        device=recipe.run.device,
-        dtype=recipe.run.dtype,
-        backend=target.adapter.backend,
-    )
+    model = LanguageModel.wrap(pretrained(recipe, "draft"), target.adapter.backend)
     own = model.pool(pool.slots, pool.length)
     return LanguageModelDrafter(model, own, recipe, Beginning.of(recipe))
 
@@ -229,10 +222,7 @@ def _layers(recipe: ResolvedRecipe, target: LanguageModel, pool: KVPool) -> Draf
 
 
 def _assistant(recipe: ResolvedRecipe, target: LanguageModel, pool: KVPool) -> Drafter:
-    folder: Path = loading.open_model(recipe["draft.model"])
-    model = Assistant.load(
-        folder, target.adapter, pool, device=recipe.run.device, dtype=recipe.run.dtype
-    )
+    model = Assistant(pretrained(recipe, "draft"), target.adapter, pool)
     return AssistantDrafter(model, pool, recipe["verify.num_draft_tokens"] - 1)
 
 

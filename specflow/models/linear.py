@@ -82,13 +82,20 @@ def padded(rows: Tensor, fewest: int) -> Tensor:
 
 @torch.no_grad()
 def fuse(linears: Sequence[nn.Linear]) -> PackedLinear | PlainLinear:
-    """One layer in place of several that read the same input."""
+    """One layer in place of several that read the same input; they become parts of it if it can."""
     weight = (
         torch.cat([linear.weight for linear in linears]) if len(linears) > 1 else linears[0].weight
     )
     biases = [linear.bias for linear in linears if linear.bias is not None]
     bias = torch.cat(biases) if biases else None
-    return PackedLinear(weight, bias) if packable(weight) else PlainLinear(weight, bias)
+    if packable(weight):
+        return PackedLinear(weight, bias)
+    fused = PlainLinear(weight, bias)
+    if len(linears) > 1 and fused.weight.is_contiguous():  # else they stay beside it, twice there
+        parts = fused.weight.split([linear.out_features for linear in linears])
+        for linear, part in zip(linears, parts, strict=True):
+            linear.weight = nn.Parameter(part, requires_grad=False)
+    return fused
 
 
 def pack(module: nn.Module) -> None:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from specflow.errors import RuntimeFault
 from specflow.formats import HIDDEN, TAPS, named
+from specflow.models import dummy
 from specflow.models.adapters import Adapter
 from specflow.models.adaptive import Adaptive
 from specflow.models.assistant import Assistant, AssistantWindow
@@ -22,18 +23,23 @@ from specflow.recipe import ResolvedRecipe
 
 def open_net(recipe: ResolvedRecipe, target: LanguageModel) -> DraftModel:
     """The draft network a recipe names, or the one its target brings along."""
-    open_model(recipe["draft.model"])  # says what is only recorded, and not here
     net = recipe.facts.net
     found = recipe.facts["target" if net.bundled else "draft"]
+    if found.dummy:
+        return dummy.draft(found, net, target.adapter)
+    open_model(recipe["draft.model"])  # says what is only recorded, and not here
     return load_draft(found.weights, named(net.format), dict(found.config), target.adapter)
 
 
 def open_block(recipe: ResolvedRecipe, target: LanguageModel) -> BlockModel:
     """The block draft a recipe names, or the one its target brings along."""
-    open_model(recipe["draft.model"])
     net, found = recipe.facts.net, recipe.facts["draft"]
-    form, said = named(net.format), dict(found.config)
-    model = load_block(found.weights, form, said, net, target.adapter)
+    if found.dummy:
+        model = dummy.block(found, net, target.adapter)
+    else:
+        open_model(recipe["draft.model"])
+        form, said = named(net.format), dict(found.config)
+        model = load_block(found.weights, form, said, net, target.adapter)
     fit_taps(recipe["draft.taps"], model.net.target, model.net.fc.in_features)
     return model
 

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from threading import current_thread, main_thread
 from time import monotonic
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import tokenizers
 from jinja2 import TemplateError, nodes
@@ -30,7 +30,52 @@ LONGEST_RENDER = 10  # seconds a template may run, and
 LARGEST_RENDER = 4_000_000  # characters it may write, and
 RENDER_MEMORY = 512 << 20  # bytes it may take
 PLAIN = "give it plain prompts, or name another model"
+BYTES, MARK = 256, "\N{REPLACEMENT CHARACTER}".encode()
 Message = Mapping[str, Any]  # {"role": ..., "content": ...}
+
+
+class Words(Protocol):
+    """What a run asks of a tokenizer."""
+
+    stop_ids: frozenset[int]
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether a conversation can be read."""
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a text, with those the model wants around it."""
+
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """Tokens of a conversation up to where the assistant's answer begins."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of tokens, special ones left out."""
+
+
+class ByteTokenizer:
+    """Bytes as ids, for a model whose weights are made up and which has no tokenizer.
+
+    What it says means nothing, so an id that is no byte is a replacement mark.
+    """
+
+    has_chat_template = True
+
+    def __init__(self, vocab_size: int, stop_ids: frozenset[int]) -> None:
+        self.vocab_size, self.stop_ids = vocab_size, stop_ids
+
+    def encode(self, text: str) -> list[int]:
+        """The bytes of a text, all of them below the size of the vocabulary."""
+        return [byte % self.vocab_size for byte in text.encode("utf-8", "replace")]
+
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """The bytes of what was said, one after the other."""
+        return self.encode("\n".join(str(each.get("content", "")) for each in messages))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of bytes."""
+        told = b"".join(bytes([i]) if i < BYTES else MARK for i in ids)
+        return told.decode("utf-8", "replace")
 
 
 class Tokenizer:

@@ -24,6 +24,7 @@ from specflow.errors import RuntimeFault
 from specflow.facts import DraftFacts, text_of
 from specflow.formats import (
     Format,
+    Net,
     leftovers,
     rename,
     steps_of,
@@ -88,7 +89,10 @@ def load_block(
 
     def build() -> BlockNet:
         text = deepcopy(dict(text_of(said)))
-        return BlockNet(block_sizes(facts, said, tensors), target, text)
+        sizes = block_sizes(
+            facts, said, read_by_trust(facts, tensors), trust_bias="confidence.bias" in tensors
+        )
+        return BlockNet(sizes, target, text)
 
     name_of = partial(called, published=ours, form=form, layers=target.layers)
     net = filled(build, tensors, folder, name_of)
@@ -104,14 +108,12 @@ def ready(net: nn.Module, target: Adapter) -> None:
 
 
 def block_sizes(
-    facts: DraftFacts, said: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    facts: DraftFacts, said: Mapping[str, Any], trust: int, *, trust_bias: bool = True
 ) -> BlockSizes:
-    """What a block draft's config and tensors say of it, for the network."""
-    trust = tensors.get("confidence.weight")
-    width = 0 if trust is None else trust.shape[-1]
-    rows = tensors["fc.weight"].shape[0]
-    if width not in (0, rows, rows + facts.block.rank):
-        raise RuntimeFault(f"the confidence head reads {width} numbers of {rows}; {OTHER}")
+    """What a block draft's facts and config say of it, for the network.
+
+    trust  what its confidence head reads, 0 without one
+    """
     return BlockSizes(
         taps=facts.tap_count,
         vocab=facts.vocab_size,
@@ -119,12 +121,22 @@ def block_sizes(
         mapped=facts.has_map,
         markov=facts.block.markov,
         rank=facts.block.rank,
-        trust=width,
-        trust_bias="confidence.bias" in tensors,
+        trust=trust,
+        trust_bias=trust_bias,
         scale=number(said, "input_embedding_scale", 1.0),
         multiplier=number(said, "output_multiplier", 1.0),
         softcap=number(said, "final_logit_softcapping", 0.0),
     )
+
+
+def read_by_trust(facts: DraftFacts, tensors: Mapping[str, Tensor]) -> int:
+    """How many numbers a confidence head reads; 0 without one."""
+    trust = tensors.get("confidence.weight")
+    width = 0 if trust is None else trust.shape[-1]
+    rows = tensors["fc.weight"].shape[0]
+    if width not in (0, rows, rows + facts.block.rank):
+        raise RuntimeFault(f"the confidence head reads {width} numbers of {rows}; {OTHER}")
+    return width
 
 
 def number(said: Mapping[str, Any], name: str, otherwise: float) -> float:
@@ -154,9 +166,7 @@ def described(
     form: Format, tensors: Mapping[str, Tensor], said: Mapping[str, Any], target: Adapter
 ) -> tuple[Any, Sizes]:
     """The network and its sizes, from the shapes of its tensors and the flags of its config."""
-    net = form.net
-    if said.get("norm_output"):
-        net = replace(net, carries="normed")
+    net = flagged(form, said)
     if "steps.0.fc.weight" not in tensors:
         raise RuntimeFault(f"{form.doc} has no `fc.weight`; {OTHER}")
     stray = stray_step(tensors)
@@ -176,6 +186,11 @@ def described(
         residual_normed=bool(said.get("norm_before_residual")),
     )
     return net, sizes
+
+
+def flagged(form: Format, said: Mapping[str, Any]) -> Net:
+    """The network of a format, with what the config of a draft changes of it."""
+    return replace(form.net, carries="normed") if said.get("norm_output") else form.net
 
 
 def pack_experts(
