@@ -1,0 +1,190 @@
+"""The parts of gpu.py: whether a GPU says what a CPU says, and what a step costs there.
+
+    python -m benchmarks.gpu_parts PART [--shard I/N] [--rehearse] --out FILE
+
+Each item of a part leaves a line of JSON as it ends; what a file holds already is not done again,
+so that a process whose CUDA context an error has broken is simply started once more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from benchmarks.gpu_device import Cuda, Rehearsal, open_device
+
+ROOT = Path(__file__).parent.parent
+Device = Cuda | Rehearsal
+Item = tuple[str, Callable[[], dict[str, Any]]]  # a name, and what it found; it raises where wrong
+BROKEN = 75  # exit code: no call of this process reaches the device any more
+PICO = sorted((ROOT / "recipes" / "pico").glob("*.yaml"))
+
+
+class DiffersError(AssertionError):
+    """Two ways that should say the same do not."""
+
+
+# --- kernels -------------------------------------------------------------------------------------
+
+
+def pairs(device: Device) -> Iterator[Item]:
+    """Every kernel of its own, on the cases of its reference."""
+    from tests.differential import pairs_interpreted as cases
+
+    for name in cases.PAIRS:
+        yield name, lambda name=name: {"cases": cases.check(name, device.kind)}
+
+
+def attention(device: Device) -> Iterator[Item]:
+    """The attention kernel: trees, windows, rings, pages, latents, sinks, types."""
+    from tests.differential import attention_interpreted as cases
+
+    def compare(case: cases.Case, seed: int) -> dict[str, Any]:
+        share = cases.compare(case, seed, device.kind)
+        if not share <= 1:
+            raise DiffersError(f"off by {share:.2f} times what its type allows")
+        return {"share": round(share, 4)}
+
+    for seed, case in enumerate(cases.CASES):
+        yield case.name, lambda case=case, seed=seed: compare(case, seed)
+
+
+def slots(device: Device) -> Iterator[Item]:
+    """What moves and writes keys and values."""
+    from tests.differential import slots_interpreted as cases
+
+    for case in cases.MOVES:
+        yield f"move {case}", lambda case=case: {"moved": cases.moves(*case, device.kind)}
+    for case in cases.INJECTIONS:
+        yield (
+            f"inject {case}",
+            lambda case=case: {"lengths": sorted(set(cases.injected(*case, device.kind)))},
+        )
+
+
+def steps(device: Device) -> Iterator[Item]:
+    """Every generated step: the one of a device against the one in torch."""
+    from tests.differential import device_interpreted as cases
+
+    def check(recipe: str) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory() as folder:
+            return {"accept_len": cases.check(recipe, Path(folder), device.kind)}
+
+    for path in PICO:
+        yield path.stem, lambda path=path: check(str(path))
+        if path.stem in {"dspark_planned", "dspark_capped"}:
+            drawn = f"{path}?sampling.temperature=0.8"
+            yield f"{path.stem} drawn", lambda drawn=drawn: check(drawn)
+
+
+# --- captured = eager ----------------------------------------------------------------------------
+
+BATCHES = (1, 3, 8)  # a full bucket, one that is not, and all that a batch passes as it shrinks
+NEW = 24  # tokens of the first request, and more of each next one, so that they end one by one
+
+
+def captured(device: Device) -> Iterator[Item]:
+    """Every small recipe on its trained models, as graphs and as calls, token for token."""
+    from benchmarks.gpu_sessions import compare
+
+    for path in PICO:
+        yield path.stem, lambda path=path: compare(device, path, BATCHES, NEW)
+
+
+def speed(device: Device) -> Iterator[Item]:
+    """What a step costs at the shape of a large model."""
+    from benchmarks.gpu_speed import measurements
+
+    yield from measurements(device)
+
+
+PARTS: dict[str, Callable[[Device], Iterator[Item]]] = {
+    "pairs": pairs,
+    "attention": attention,
+    "slots": slots,
+    "steps": steps,
+    "captured": captured,
+    "speed": speed,
+}
+# One that covers the lines of a part; the interpreter has the rest in the tests.
+REHEARSED = {
+    "pairs": ("rotate", "best_token"),
+    "attention": ("count=1", "chain"),
+    "slots": ("move (3, 5, 1, 4, torch.float32)", "inject (0, 1, 16, torch.float32, True)"),
+    "steps": ("plain",),
+    "captured": ("eagle3", "ngram"),
+}
+
+
+def main() -> int:
+    """Do one part's items, each as far as it goes."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("--shard", default="0/1")
+    parser.add_argument("--rehearse", action="store_true")
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    device = open_device(rehearse=args.rehearse)
+    torch.set_num_threads(1)
+    items = list(PARTS[args.part](device))
+    if args.rehearse and args.part in REHEARSED:
+        items = [item for item in items if item[0] in REHEARSED[args.part]]
+    which, of = map(int, args.shard.split("/"))
+    items = items[which::of]
+    done = read(args.out)
+    leave(args.out, {"part": args.part, "expects": [name for name, _ in items]})
+    for name, find in items:
+        if name in {line.get("item") for line in done}:
+            continue
+        line = tried(args.part, name, find)
+        leave(args.out, line)
+        if not line["passed"] and not device.alive():
+            return BROKEN
+    return 0
+
+
+def tried(part: str, name: str, find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What an item found, or how it failed."""
+    began = perf_counter()
+    line: dict[str, Any] = {"part": part, "item": name, "passed": True}
+    try:
+        line |= find()
+    except Exception as error:  # noqa: BLE001 - one failure must not stop the others
+        frames = traceback.extract_tb(error.__traceback__)
+        said = " ".join(str(error).split())[:600]
+        line |= {
+            "passed": False,
+            "error": f"{type(error).__name__}: {said}",
+            "where": [f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in frames[-6:]],
+        }
+    return line | {"seconds": round(perf_counter() - began, 2)}
+
+
+def leave(file: Path, line: dict[str, Any]) -> None:
+    """Add a line that a killed process has left whole."""
+    with file.open("a", encoding="utf-8") as out:
+        out.write(json.dumps(line) + "\n")
+
+
+def read(file: Path) -> list[dict[str, Any]]:
+    """The lines of a file, less one that was cut off."""
+    lines = []
+    for text in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
+        try:
+            lines.append(json.loads(text))
+        except ValueError:
+            continue
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())
