@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from specflow.errors import CompileError
+from specflow.graph.device_row import asked
 from specflow.graph.device_tree import grown, operands
 from specflow.graph.ir import (
     Buffer,
@@ -137,7 +138,7 @@ def _alias(kind: str, inputs: tuple[Operand, ...]) -> Operand | None:
 def fused(lines: Iterable[Line]) -> tuple[Line, ...]:
     """The lines, every run of ops that one program a request can do gathered into one kernel."""
     out: list[Line] = []
-    lines = grown(_summed(lines))
+    lines = grown(asked(lines))
     run: list[Op | Store] = []
     made = 0
     for at, line in enumerate((*lines, None)):
@@ -153,33 +154,6 @@ def fused(lines: Iterable[Line]) -> tuple[Line, ...]:
         elif line is not None:
             out.append(line)
     return tuple(out)
-
-
-def _summed(lines: Iterable[Line]) -> Iterator[Line]:
-    """A row's logits and their bias, of which only the likeliest token is asked: one op."""
-    lines = tuple(lines)
-    skip = False
-    for at, line in enumerate(lines):
-        after = lines[at + 1] if at + 1 < len(lines) else None
-        if skip:
-            skip = False
-        elif _only_its_best(line, after, lines[at + 2 :]):
-            assert isinstance(line, Launch)
-            assert isinstance(after, Launch)
-            skip = True
-            yield replace(after, op=replace(line.op, kind="best_sum", outputs=after.op.outputs))
-        else:
-            yield line
-
-
-def _only_its_best(line: Line, after: Line | None, later: Iterable[Line]) -> bool:
-    """Whether logits are corrected for the likeliest token alone."""
-    if not isinstance(line, Launch) or not isinstance(after, Launch):
-        return False
-    if (line.op.kind, after.op.kind) != ("corrected", "best_token"):
-        return False
-    (logits,) = line.op.outputs
-    return after.op.inputs == (logits,) and all(logits not in tuple(_asked(x)) for x in later)
 
 
 def _store(line: Line) -> Store:

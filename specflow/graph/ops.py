@@ -113,6 +113,11 @@ OPS: dict[str, OpSpec] = {
         "vocab", "best_token({0}[:, {1}] + {2})", (3, 1), "best_token", "best_of_parts"
     ),
     "law_of": _kernel("law_of", 2, 1, "vocab"),
+    # a row's law and a draw from it, as a device runs them; its logits may be a sum
+    "propose": OpSpec("vocab", "propose({0}, {1}, {2}[:, {3}])", (4, 2), "propose"),
+    "propose_sum": OpSpec(
+        "vocab", "propose({0}[:, {1}], {3}, {4}[:, {5}], bias={2})", (6, 2), "propose"
+    ),
     "filter_law": _kernel("filter_law", 4, 1, "vocab"),
     "pick_at": OpSpec("vocab", "pick({0}, {1}[:, {2}])", (3, 1), "pick"),
     "pick_all": OpSpec("vocab", "pick({0}, {1})", (2, 1), "pick"),

@@ -11,6 +11,7 @@ from specflow.kernels.sample import (
     filter_law,
     law_of,
     pick,
+    propose,
 )
 from specflow.kernels.take import (
     mask_rejected,
@@ -62,6 +63,7 @@ __all__ = [
     "pack",
     "pick",
     "plant",
+    "propose",
     "ranks",
     "roots",
     "rotate",

@@ -41,7 +41,7 @@ def survivals_kernel(trust, heats, survival, K: tl.constexpr):
     chance = tl.full((), 1.0, tl.float32)
     for i in tl.static_range(K):
         logit = tl.load(trust + row * K + i).to(tl.float32)
-        chance = chance * tl.sigmoid(tl.div_rn(logit, heats[i] + 0.0 * logit))
+        chance = chance * tl.sigmoid(tl.div_rn(logit, heats[i] + tl.zeros((), tl.float32)))
         tl.store(survival + row * K + i, chance)
 
 

@@ -14,6 +14,7 @@ from specflow.kernels.sample_triton import (
     accept_sampled,
     law_of,
     pick,
+    propose,
 )
 from specflow.kernels.take_triton import rotate, slide
 from specflow.kernels.tree_triton import (
@@ -46,6 +47,7 @@ __all__ = [
     "pack",
     "pick",
     "plant",
+    "propose",
     "ranks",
     "rotate",
     "select_tree",

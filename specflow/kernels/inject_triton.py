@@ -21,7 +21,8 @@ def inject_kernel(
     W: tl.constexpr, E: tl.constexpr, HALF: tl.constexpr, TURNS: tl.constexpr,
 ):  # fmt: skip
     """One head of one position of a window; a key is held by halves, as it is turned."""
-    offset, head = tl.program_id(0), tl.program_id(1)
+    offset = tl.program_id(0)
+    head = tl.program_id(1).to(tl.int64)  # heads times positions of a long text pass 32 bits
     row = tl.program_id(2).to(tl.int64)
     position = tl.load(starts + row) + offset
     place = position % length if TURNS else position

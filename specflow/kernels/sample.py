@@ -74,6 +74,21 @@ def pick(weights: Tensor, coin: Tensor) -> Tensor:
     return torch.where(first < weights.shape[-1], first, last)
 
 
+def propose(
+    logits: Tensor, temperature: Tensor, coin: Tensor, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """What a draft proposes: its law, and the token drawn from it.
+
+    logits       [B, V]
+    temperature  [B]
+    coin         [B]
+    bias         [B, V]  what the token before adds to each logit
+    returns      law [B, V], as of `law_of`; token [B]
+    """
+    law = law_of(logits if bias is None else logits + bias, temperature)
+    return law, pick(law, coin)
+
+
 def chain_parents(guesses: Tensor) -> Tensor:
     """The parents [B, K] of a chain: each guess hangs from the one before it."""
     return torch.arange(guesses.shape[1], device=guesses.device).expand_as(guesses)

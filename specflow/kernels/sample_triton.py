@@ -23,6 +23,7 @@ from specflow.kernels.vocab_triton import ARRIVALS, arrived_last, cut
 PLAIN = tl.constexpr(0)  # weights are the law itself
 RESIDUAL = tl.constexpr(1)  # what a proposal leaves of it
 REFUSED = tl.constexpr(2)  # the law without the tokens of a node's children
+FRESH = tl.constexpr(3)  # the law itself, which other programs of this launch have written
 
 
 @triton.jit
@@ -35,6 +36,47 @@ def divided(a, b):
 
 
 @triton.jit
+def said(logits, bias, ids, V, KIND: tl.constexpr, BIASED: tl.constexpr):
+    """Logits of a row as a law is made of them; a sum is rounded to what logits are."""
+    seen = tl.load(logits + ids, mask=ids < V, other=float("-inf")).to(KIND)
+    if BIASED:
+        added = tl.load(bias + ids, mask=ids < V, other=0.0).to(KIND)
+        seen = (seen + added).to(logits.dtype.element_ty).to(KIND)
+    return seen
+
+
+@triton.jit
+def survey(logits, bias, scale, V, TILE: tl.constexpr, KIND: tl.constexpr, BIASED: tl.constexpr):
+    """The highest of a row of V logits, its mass below that, and the likeliest token."""
+    lanes = tl.arange(0, TILE)
+    top = tl.full((TILE,), float("-inf"), KIND)
+    mass = tl.zeros((TILE,), KIND)
+    where = tl.zeros((TILE,), tl.int32) + V
+    odd = where  # the first that is no number, which torch takes for the highest
+    for start in range(0, V, TILE):
+        ids = start + lanes
+        seen = said(logits, bias, ids, V, KIND, BIASED)
+        higher = tl.maximum(top, seen)
+        base = tl.where(higher == float("-inf"), 0.0, higher)
+        mass = mass * tl.exp((top - base) / scale) + tl.exp((seen - base) / scale)
+        where = tl.where(((seen > top) | (where == V)) & (ids < V), ids, where)
+        odd = tl.minimum(odd, tl.where(seen != seen, ids, V))  # noqa: PLR0124 - NaN alone differs
+        top = higher
+    highest = tl.max(top, axis=0)
+    total = tl.sum(mass * tl.exp((top - highest) / scale), axis=0)
+    strange = tl.min(odd, axis=0)
+    best = tl.min(tl.where(top == highest, where, V), axis=0)
+    return highest, total, tl.where(strange < V, strange, best)
+
+
+@triton.jit
+def share_of(seen, ids, highest, total, best, scale, greedy):
+    """The shares of tokens in a law; of a greedy one all is the likeliest token's."""
+    share = tl.exp((seen - highest) / scale) / total
+    return tl.where(greedy, tl.where(ids == best, 1.0, 0.0).to(share.dtype), share)
+
+
+@triton.jit
 def law_kernel(
     logits, temperature, law, V, EACH, TILE: tl.constexpr, PARTS: tl.constexpr, COLD: tl.constexpr
 ):
@@ -42,30 +84,17 @@ def law_kernel(
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     exact = law.dtype.element_ty
-    lanes = tl.arange(0, TILE)
     heat = tl.load(temperature + row // EACH).to(exact)
     greedy = heat < COLD
     scale = tl.where(greedy, 1.0, heat)
-    top = tl.full((TILE,), float("-inf"), exact)
-    mass = tl.zeros((TILE,), exact)
-    where = tl.zeros((TILE,), tl.int32) + V
-    for start in range(0, V, TILE):
-        ids = start + lanes
-        seen = tl.load(logits + row * V + ids, mask=ids < V, other=float("-inf")).to(exact)
-        higher = tl.maximum(top, seen)
-        base = tl.where(higher == float("-inf"), 0.0, higher)
-        mass = mass * tl.exp((top - base) / scale) + tl.exp((seen - base) / scale)
-        where = tl.where((seen > top) & (ids < V), ids, where)
-        top = higher
-    highest = tl.max(top, axis=0)
-    total = tl.sum(mass * tl.exp((top - highest) / scale), axis=0)
-    best = tl.min(tl.where(top == highest, where, V), axis=0)
+    mine = logits + row * V
+    highest, total, best = survey(mine, mine, scale, V, TILE, exact, False)
+    lanes = tl.arange(0, TILE)
     size = tl.cdiv(tl.cdiv(V, PARTS), TILE) * TILE
     for start in range(part * size, (part + 1) * size, TILE):
         ids = start + lanes
-        seen = tl.load(logits + row * V + ids, mask=ids < V, other=float("-inf")).to(exact)
-        share = tl.exp((seen - highest) / scale) / total
-        share = tl.where(greedy, tl.where(ids == best, 1.0, 0.0).to(exact), share)
+        seen = said(mine, mine, ids, V, exact, False)
+        share = share_of(seen, ids, highest, total, best, scale, greedy)
         tl.store(law + row * V + ids, share, mask=ids < V)
 
 
@@ -95,7 +124,7 @@ def weights_at(
              REFUSED: the tokens of a tree's nodes from 1 on, whose parents are `parents`
     last     REFUSED: the node whose children are refused
     """
-    weight = tl.load(row + ids, mask=ids < V, other=0.0)
+    weight = tl.load(row + ids, mask=ids < V, other=0.0, volatile=KIND == FRESH)
     if KIND == RESIDUAL:
         proposed = tl.load(other + ids, mask=ids < reach, other=0.0)
         proposed = tl.where((proposed > 0) & (proposed <= 1), proposed, 0.0)
@@ -202,6 +231,68 @@ def pick(weights: Tensor, coin: Tensor) -> Tensor:
     return picked.view(coin.shape)
 
 
+@triton.jit
+def propose_kernel(
+    logits,  # [B, V]
+    bias,  # [B, V] where BIASED
+    temperature,  # [B]
+    coin,  # [B]
+    law,  # [B, V], written
+    picked,  # [B], written
+    masses, behind, counts, V, logits_row, bias_row, coin_row,
+    TILE: tl.constexpr, PARTS: tl.constexpr, COLD: tl.constexpr, BIASED: tl.constexpr,
+):  # fmt: skip
+    """One part of a row's law, and its weight; whoever ends last draws from the whole."""
+    row = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(1)
+    exact = law.dtype.element_ty
+    heat = tl.load(temperature + row).to(exact)
+    greedy = heat < COLD
+    scale = tl.where(greedy, 1.0, heat)
+    mine, added, its_law = logits + row * logits_row, bias + row * bias_row, law + row * V
+    highest, total, best = survey(mine, added, scale, V, TILE, exact, BIASED)
+    lanes = tl.arange(0, TILE)
+    mass = tl.zeros((TILE,), exact)
+    its_last = tl.full((TILE,), -1, tl.int32)
+    size = tl.cdiv(tl.cdiv(V, PARTS), TILE) * TILE
+    for start in range(part * size, (part + 1) * size, TILE):
+        ids = start + lanes
+        seen = said(mine, added, ids, V, exact, BIASED)
+        share = share_of(seen, ids, highest, total, best, scale, greedy)
+        tl.store(its_law + ids, share, mask=ids < V)
+        share = tl.where(ids < V, share, 0.0)
+        mass += share
+        its_last = tl.where(share > 0, ids, its_last)
+    tl.store(masses + row * PARTS + part, tl.sum(mass, axis=0))
+    tl.store(behind + row * PARTS + part, tl.max(its_last, axis=0))
+    if arrived_last(counts + row, PARTS):
+        token = draw(
+            its_law, its_law, its_law, 1.0, V, 0, tl.load(coin + row * coin_row),
+            masses + row * PARTS, behind + row * PARTS, V, 0, TILE, PARTS, FRESH,
+        )  # fmt: skip
+        tl.store(picked + row, token)
+
+
+def propose(
+    logits: Tensor, temperature: Tensor, coin: Tensor, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """What a draft proposes: the law [B, V] of its logits, with a bias or without, and a draw."""
+    logits = logits if logits.stride(1) == 1 else logits.contiguous()
+    added = logits if bias is None else bias.contiguous()
+    rows, vocabulary = logits.shape
+    exact = logits.dtype if logits.dtype == torch.float64 else torch.float32
+    law = torch.empty(rows, vocabulary, dtype=exact, device=logits.device)
+    picked = torch.empty(rows, dtype=torch.int64, device=logits.device)
+    parts, tile = cut(rows, vocabulary)
+    propose_kernel[rows, parts](
+        logits, added, temperature, coin, law, picked, *_left(law, rows, parts),
+        ARRIVALS.of(logits.device, rows), vocabulary,
+        logits.stride(0), added.stride(0), coin.stride(0),
+        TILE=tile, PARTS=parts, COLD=COLDEST, BIASED=bias is not None,
+    )  # fmt: skip
+    return law, picked
+
+
 def _left(law: Tensor, rows: int, parts: int) -> tuple[Tensor, Tensor]:
     """Room for the weights of parts, and for their last tokens."""
     masses = torch.empty(rows, parts, dtype=law.dtype, device=law.device)
@@ -300,7 +391,8 @@ def followed(ratio, guesses, proposed, law, row, i, V, K: tl.constexpr):
     """How likely the target is to say a prefix as against the proposal, guess i included."""
     p, q = judged(guesses, proposed, law, row, i, V, K)
     share = tl.where(q > 0, divided(p, tl.where(q > 0, q, 1.0)), 0.0)
-    return tl.minimum(ratio * share, 1.0)
+    product = ratio * share
+    return tl.where(product > 1, 1.0, product)  # what is no number stays none, and is not kept
 
 
 @triton.jit

@@ -75,14 +75,30 @@ def find_best_sum(
         if BIASED:
             added = tl.load(bias + ids, mask=ids < V, other=0.0).to(tl.float32)
             seen = (seen + added).to(logits.dtype.element_ty).to(tl.float32)
-        higher = (seen > highest) | ((seen == highest) & (ids < where))
-        higher = higher & (ids < V)
+        higher = (above(seen, highest) | (where == V)) & (ids < V)
         highest = tl.where(higher, seen, highest)
         where = tl.where(higher, ids.to(tl.int64), where)
-    top = tl.max(highest, axis=0)
-    word = tl.min(tl.where(highest == top, where, V), axis=0)
+    word, top = top_of(highest, where, V)
     tl.store(best + at * PARTS + part, top)
     tl.store(words + at * PARTS + part, word)
+
+
+@triton.jit
+def above(one, other):
+    """Whether a number is the higher, as torch orders them: no number is above all."""
+    return (one > other) | ((one != one) & (other == other))  # noqa: PLR0124 - NaN alone differs
+
+
+@triton.jit
+def top_of(numbers, places, none):
+    """The smallest place of the highest number, and the number; places of no number are `none`."""
+    odd = (numbers != numbers) & (places < none)  # noqa: PLR0124 - NaN alone differs
+    plain = tl.where(odd | (places >= none), float("-inf"), numbers)
+    top = tl.max(plain, axis=0)
+    place = tl.min(tl.where((plain == top) & (places < none), places, none), axis=0)
+    strange = tl.min(tl.where(odd, places, none), axis=0)
+    place = tl.where(strange < none, strange, place)
+    return place, tl.where(strange < none, float("nan"), top)
 
 
 @triton.jit
@@ -102,7 +118,8 @@ def best_of_parts(best, words, at, V, PARTS: tl.constexpr):
     parts = tl.arange(0, PARTS)
     tops = tl.load(best + at * PARTS + parts, volatile=True)
     found = tl.load(words + at * PARTS + parts, volatile=True)
-    return tl.min(tl.where(tops == tl.max(tops, axis=0), found, V), axis=0).to(tl.int64)
+    word, _ = top_of(tops, found, V)
+    return word.to(tl.int64)
 
 
 @triton.jit

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +16,8 @@ from specflow.graph.ops import OPS
 from specflow.load import load
 from specflow.lower import lower
 from specflow.resolve import resolve
-from tests.conftest import RECIPES, ROOT
+from tests.conftest import RECIPES
+from tests.differential.test_attention_kernels import interpreted
 
 pytest.importorskip("triton")
 
@@ -34,54 +31,62 @@ CASES = [
 # of them in the slow set.
 SLOW = {"ngram", "ngram_sampled", "eagle3_adaptive", "eagle3_tree", "dspark_block"}
 PICO = [p for p in RECIPES if p.parent.name == "pico"]
+QUICK = [p for p in PICO if p.stem not in SLOW]
+UNDER_A_PLAN = [p for p in PICO if p.stem in {"dspark_planned", "dspark_capped"}]
 TYPES = {"int64": "*i64", "int32": "*i32", "float": "*fp32", "bool": "*i1"}
 
 
-def interpreted(asked: list[str]) -> dict[str, dict[str, list[int]]]:
-    """Every variant of recipes, under the interpreter, in a process of its own."""
-    script = Path(__file__).parent / "device_interpreted.py"
-    done = subprocess.run(
-        [sys.executable, str(script), *asked],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
+Lengths = dict[str, list[int]]
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Lengths | str]:
+    """The default recipes compared on a few cases, in one process: importing takes its time."""
+    drawn = [f"{p}?{DRAWN}" for p in UNDER_A_PLAN]
+    said: dict[str, Lengths | str] = interpreted(
+        "device_interpreted.py", "few", *map(str, QUICK), *drawn
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, dict[str, list[int]]] = json.loads(done.stdout)
-    assert list(found) == asked
-    return found
+    return said
 
 
-def whole(lengths: dict[str, list[int]], widths: dict[str, int]) -> None:
-    """Cases in which no step gained one token, some, and all of them would prove too little."""
-    for variant, width in widths.items():
-        assert 1 in lengths[variant] or width == 1, (variant, lengths[variant])
-        assert width <= 2 or set(lengths[variant]) & set(range(2, width)), (variant, lengths)
+def lengths_of(path: Path, found: dict[str, Lengths | str]) -> Lengths:
+    """The accept lengths of a recipe's variants, of cases that are whole.
+
+    Cases in which no step gained one token, some, and all of them would prove too little.
+    """
+    lengths = found[str(path)]
+    assert isinstance(lengths, dict), lengths
+    for variant in lower(resolve(load(path))).variants:
+        seen, width = lengths[variant.name], variant.width
+        assert 1 in seen or width == 1, (variant.name, seen)
+        assert width <= 2 or set(seen) & set(range(2, width)), (variant.name, seen)
+    return lengths
 
 
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(p, marks=pytest.mark.slow) if p.stem in SLOW else p for p in PICO],
-    ids=lambda p: p.stem,
-)
-def test_a_step_on_a_device_is_the_step_in_torch(path: Path) -> None:
-    widths = {v.name: v.width for v in lower(resolve(load(path))).variants}
-    found = interpreted([str(path)])
-    whole(found[str(path)], widths)
+@pytest.mark.parametrize("path", QUICK, ids=lambda p: p.stem)
+def test_a_step_on_a_device_is_the_step_in_torch(
+    path: Path, found: dict[str, Lengths | str]
+) -> None:
+    lengths_of(path, found)
 
 
-@pytest.mark.parametrize("name", ["dspark_planned", "dspark_capped"])
-def test_a_drawn_step_under_a_plan_is_the_step_in_torch(name: str) -> None:
-    path = next(p for p in PICO if p.stem == name)
-    interpreted([f"{path}?{DRAWN}"])
+@pytest.mark.slow
+@pytest.mark.parametrize("path", PICO, ids=lambda p: p.stem)
+def test_a_step_on_a_device_is_the_step_in_torch_on_all_cases(path: Path) -> None:
+    lengths_of(path, interpreted("device_interpreted.py", "all", str(path)))
 
 
-def test_accept_lengths_of_every_size_were_seen() -> None:
+@pytest.mark.parametrize("path", UNDER_A_PLAN, ids=lambda p: p.stem)
+def test_a_drawn_step_under_a_plan_is_the_step_in_torch(
+    path: Path, found: dict[str, Lengths | str]
+) -> None:
+    assert isinstance(found[f"{path}?{DRAWN}"], dict), found[f"{path}?{DRAWN}"]
+
+
+def test_accept_lengths_of_every_size_were_seen(found: dict[str, Lengths | str]) -> None:
     """A chain's whole width, and the least: where all guesses are right, and where none is."""
-    path = next(p for p in PICO if p.stem == "eagle3")
-    assert interpreted([str(path)])[str(path)]["chain"] == [1, 2, 3, 4]
+    path = next(p for p in QUICK if p.stem == "eagle3")
+    assert lengths_of(path, found)["chain"] == [1, 2, 3, 4]
 
 
 @dataclass(frozen=True)

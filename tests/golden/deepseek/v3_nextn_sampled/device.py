@@ -19,7 +19,7 @@ from specflow.kernels.device import (
     draft_coins,
     filter_law,
     law_of,
-    pick,
+    propose,
     verify_coins,
 )
 from specflow.kernels.rows_triton import copy_row, hold, mask_rejected, take_last, window
@@ -216,16 +216,14 @@ def rows_5(state: Device, guess_3: Tensor, law_4: Tensor, standing: Tensor) -> N
 
 
 def step(target: Target, drafter: Draft, state: Device) -> None:
-    """One captured step: all guesses are verified. 18 launches outside the forwards."""
+    """One captured step: all guesses are verified. 15 launches outside the forwards."""
     coins = draft_coins(state.seeds, state.seq_lens, NUM_STEPS)  # [B, K]
     # shapes given: [B, V], [B, H]
     logits, hidden = drafter.decode_hidden(state.first_guess, state.draft_hidden, state.seq_lens)
-    law = law_of(logits, state.temperature)  # [B, V]
-    guess = pick(law, coins[:, 1])  # [B]
+    law, guess = propose(logits, state.temperature, coins[:, 1])  # [B, V], [B]
     position = rows_1(state)  # [B]
     logits_2, _hidden_2 = drafter.decode_hidden(guess, hidden, position)  # [B, V], [B, H]
-    law_2 = law_of(logits_2, state.temperature)  # [B, V]
-    guess_2 = pick(law_2, coins[:, 2])  # [B]
+    law_2, guess_2 = propose(logits_2, state.temperature, coins[:, 2])  # [B, V], [B]
     guesses = rows_2(state, guess, guess_2)  # [B, K]
     proposed = torch.stack([state.first_law, law, law_2], dim=1)  # [B, K, V]
     tokens = rows_3(state, guesses)  # [B, W]
@@ -238,12 +236,11 @@ def step(target: Target, drafter: Draft, state: Device) -> None:
     # shapes given: [B, V], [B, H]
     logits_4, standing = drafter.extend_hidden(gained, hidden_3, starts, accept_len)
     coins_3 = draft_coins(state.seeds, state.seq_lens, NUM_STEPS)  # [B, K]
-    law_4 = law_of(logits_4, state.temperature)  # [B, V]
-    guess_3 = pick(law_4, coins_3[:, 0])  # [B]
+    law_4, guess_3 = propose(logits_4, state.temperature, coins_3[:, 0])  # [B, V], [B]
     rows_5(state, guess_3, law_4, standing)
 
 
 VARIANTS = {
     "chain": step,
 }
-LAUNCHES = {"chain": 18}
+LAUNCHES = {"chain": 15}

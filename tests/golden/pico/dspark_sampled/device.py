@@ -19,7 +19,7 @@ from specflow.kernels.device import (
     draft_coins,
     law_of,
     mask_block,
-    pick,
+    propose,
     verify_coins,
 )
 from specflow.kernels.rows_triton import hold, mask_rejected, take_last, window
@@ -183,39 +183,25 @@ def rows_3(state: Device, gained: Tensor, accept_len: Tensor) -> Tensor:
 
 
 def step(target: Target, drafter: Draft, state: Device) -> None:
-    """One captured step: all guesses are verified. 30 launches outside the forwards."""
+    """One captured step: all guesses are verified. 16 launches outside the forwards."""
     block = mask_block(state.bonus_token, MASK_TOKEN, BLOCK_ROWS)  # [B, Q]
     hidden = drafter.denoise(block, state.seq_lens)  # [B, Q, H]
     base = drafter.score(hidden)  # [B, K, V]
     coins = draft_coins(state.seeds, state.seq_lens, NUM_GUESSES)  # [B, K]
     bias = drafter.markov(state.bonus_token, hidden[:, 0])  # [B, V]
-    logits = base[:, 0] + bias  # [B, V]
-    law = law_of(logits, state.temperature)  # [B, V]
-    guess = pick(law, coins[:, 0])  # [B]
+    law, guess = propose(base[:, 0], state.temperature, coins[:, 0], bias=bias)  # [B, V], [B]
     bias_2 = drafter.markov(guess, hidden[:, 1])  # [B, V]
-    logits_2 = base[:, 1] + bias_2  # [B, V]
-    law_2 = law_of(logits_2, state.temperature)  # [B, V]
-    guess_2 = pick(law_2, coins[:, 1])  # [B]
+    law_2, guess_2 = propose(base[:, 1], state.temperature, coins[:, 1], bias=bias_2)  # [B, V], [B]
     bias_3 = drafter.markov(guess_2, hidden[:, 2])  # [B, V]
-    logits_3 = base[:, 2] + bias_3  # [B, V]
-    law_3 = law_of(logits_3, state.temperature)  # [B, V]
-    guess_3 = pick(law_3, coins[:, 2])  # [B]
+    law_3, guess_3 = propose(base[:, 2], state.temperature, coins[:, 2], bias=bias_3)  # [B, V], [B]
     bias_4 = drafter.markov(guess_3, hidden[:, 3])  # [B, V]
-    logits_4 = base[:, 3] + bias_4  # [B, V]
-    law_4 = law_of(logits_4, state.temperature)  # [B, V]
-    guess_4 = pick(law_4, coins[:, 3])  # [B]
+    law_4, guess_4 = propose(base[:, 3], state.temperature, coins[:, 3], bias=bias_4)  # [B, V], [B]
     bias_5 = drafter.markov(guess_4, hidden[:, 4])  # [B, V]
-    logits_5 = base[:, 4] + bias_5  # [B, V]
-    law_5 = law_of(logits_5, state.temperature)  # [B, V]
-    guess_5 = pick(law_5, coins[:, 4])  # [B]
+    law_5, guess_5 = propose(base[:, 4], state.temperature, coins[:, 4], bias=bias_5)  # [B, V], [B]
     bias_6 = drafter.markov(guess_5, hidden[:, 5])  # [B, V]
-    logits_6 = base[:, 5] + bias_6  # [B, V]
-    law_6 = law_of(logits_6, state.temperature)  # [B, V]
-    guess_6 = pick(law_6, coins[:, 5])  # [B]
+    law_6, guess_6 = propose(base[:, 5], state.temperature, coins[:, 5], bias=bias_6)  # [B, V], [B]
     bias_7 = drafter.markov(guess_6, hidden[:, 6])  # [B, V]
-    logits_7 = base[:, 6] + bias_7  # [B, V]
-    law_7 = law_of(logits_7, state.temperature)  # [B, V]
-    guess_7 = pick(law_7, coins[:, 6])  # [B]
+    law_7, guess_7 = propose(base[:, 6], state.temperature, coins[:, 6], bias=bias_7)  # [B, V], [B]
     guesses = rows_1(guess, guess_2, guess_3, guess_4, guess_5, guess_6, guess_7)  # [B, K]
     proposed = torch.stack([law, law_2, law_3, law_4, law_5, law_6, law_7], dim=1)  # [B, K, V]
     tokens = rows_2(state, guesses)  # [B, W]
@@ -230,4 +216,4 @@ def step(target: Target, drafter: Draft, state: Device) -> None:
 VARIANTS = {
     "chain": step,
 }
-LAUNCHES = {"chain": 30}
+LAUNCHES = {"chain": 16}

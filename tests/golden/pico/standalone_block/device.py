@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from specflow.kernels.device import accept_block, draft_coins, law_of, pick, verify_coins
+from specflow.kernels.device import accept_block, draft_coins, law_of, propose, verify_coins
 from specflow.kernels.rows_triton import mask_rejected, take_last, take_previous, window
 from specflow.models.protocols import Draft, Target
 
@@ -217,23 +217,20 @@ def rows_6(state: Device, gained: Tensor, accept_len: Tensor) -> None:
 
 
 def step(target: Target, drafter: Draft, state: Device) -> None:
-    """One captured step: all guesses are verified. 18 launches outside the forwards."""
+    """One captured step: all guesses are verified. 15 launches outside the forwards."""
     coins = draft_coins(state.seeds, state.seq_lens, NUM_STEPS)  # [B, K]
     pair = torch.stack([state.previous_token, state.bonus_token], dim=1)  # [B, 2]
     behind = rows_1(state)  # [B]
     logits = drafter.decode(pair, behind)  # [B, V]
-    law = law_of(logits, state.temperature)  # [B, V]
-    guess = pick(law, coins[:, 0])  # [B]
+    law, guess = propose(logits, state.temperature, coins[:, 0])  # [B, V], [B]
     column = guess[:, None]  # [B, 1]
     position = rows_2(state)  # [B]
     logits_2 = drafter.decode(column, position)  # [B, V]
-    law_2 = law_of(logits_2, state.temperature)  # [B, V]
-    guess_2 = pick(law_2, coins[:, 1])  # [B]
+    law_2, guess_2 = propose(logits_2, state.temperature, coins[:, 1])  # [B, V], [B]
     column_2 = guess_2[:, None]  # [B, 1]
     position_2 = rows_3(state)  # [B]
     logits_3 = drafter.decode(column_2, position_2)  # [B, V]
-    law_3 = law_of(logits_3, state.temperature)  # [B, V]
-    guess_3 = pick(law_3, coins[:, 2])  # [B]
+    law_3, guess_3 = propose(logits_3, state.temperature, coins[:, 2])  # [B, V], [B]
     guesses = rows_4(guess, guess_2, guess_3)  # [B, K]
     proposed = torch.stack([law, law_2, law_3], dim=1)  # [B, K, V]
     tokens = rows_5(state, guesses)  # [B, W]
@@ -247,4 +244,4 @@ def step(target: Target, drafter: Draft, state: Device) -> None:
 VARIANTS = {
     "chain": step,
 }
-LAUNCHES = {"chain": 18}
+LAUNCHES = {"chain": 15}
