@@ -496,7 +496,7 @@ class Talker:
     """A target whose next word depends on the last alone; it reads and writes no KV."""
 
     entered = left = 0.0
-    device = "cpu"
+    device = torch.device("cpu")
 
     def window(self, *_: Any, **__: Any) -> Talker:
         return self

@@ -28,7 +28,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from specflow import formats
 from specflow.models.adapters import Adapter
 from specflow.models.assistant import Assistant, run_assistant, shared_layers
-from specflow.models.attention import ATTENTION
+from specflow.models.attention import ATTENTION, SDPA
 from specflow.models.families import register
 from specflow.models.lm import LanguageModel
 from specflow.models.nets import DraftNet, Sizes
@@ -203,7 +203,7 @@ class Passes:
     """
 
     def __init__(self, length: int, dtype: torch.dtype) -> None:
-        self.length, self.dtype = length, dtype
+        self.length, self.dtype, self.backend = length, dtype, SDPA
         self.kept: dict[int, list[tuple[Tensor, Tensor]]] = {}
         self.count = 1  # passes that the last layer has seen
         self._masks: dict[tuple[int, int | None, int], Tensor] = {}
