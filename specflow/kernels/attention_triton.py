@@ -4,6 +4,10 @@ A program has the queries of one key-value head (all heads that share it, so tha
 loaded once for N * G rows) and one part of the positions. It leaves what its part reads beside the
 mass; whoever of a tile's parts ends last adds them up. So one request fills a GPU, by its parts.
 
+How many programs there are goes by the extent, and what they do by a row's length: it is cut into
+as many parts as there are programs, or fewer where it is short, and whoever has no part ends at
+once. So one captured launch serves rows of any length, and reads no more of them than there is.
+
 The signature and the meaning are those of `specflow.kernels.attention.attend_new`.
 """
 
@@ -17,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from specflow.kernels.attention import Latent, Scoring, Sight
-from specflow.kernels.vocab_triton import arrived_last
+from specflow.kernels.vocab_triton import PROGRAMS
 
 # Triton reads these annotations as strings; constexpr ones are compile-time numbers.
 LOG2E = tl.constexpr(1.4426950408889634)  # powers of two are what the device computes
@@ -46,16 +50,26 @@ def bounded(scores, softcap):
 
 
 @triton.jit
+def arrived_last(count, used):
+    """Whether the other parts of a tile have left what they read; the count begins anew."""
+    tl.debug_barrier()  # what this program's threads have stored is stored
+    before = tl.atomic_add(count, 1, sem="acq_rel", scope="gpu")
+    if before == used - 1:
+        tl.store(count, 0)
+    tl.debug_barrier()
+    return before == used - 1
+
+
+@triton.jit
 def merge_parts(
-    partial, tops, masses, sink, tile, rows, M: tl.constexpr, WIDE: tl.constexpr,
-    PARTS: tl.constexpr,
-):  # fmt: skip
-    """What all parts of a tile read [M, WIDE], the sinks' share of the mass left out."""
+    partial, tops, masses, sink, first, used, rows, M: tl.constexpr, WIDE: tl.constexpr
+):
+    """What the `used` parts of a tile from `first` on read [M, WIDE], without the sinks' share."""
     lanes = tl.arange(0, WIDE)
     top, mass = sink, tl.where(sink == float("-inf"), 0.0, 1.0)
     mixed = tl.zeros((M, WIDE), tl.float32)
-    for part in range(PARTS):
-        at = (tile * PARTS + part) * M + rows
+    for part in range(used):
+        at = (first + part) * M + rows
         its_top = tl.load(tops + at, volatile=True)
         its_mass = tl.load(masses + at, volatile=True)
         higher = tl.maximum(top, its_top)
@@ -73,11 +87,11 @@ def merge_parts(
 
 
 @triton.jit
-def cut_out(
-    part, length, lowest, furthest, oldest, window, extent, R: tl.constexpr, TILE: tl.constexpr,
-    PARTS: tl.constexpr, CHAIN: tl.constexpr, TURNS: tl.constexpr, WINDOW: tl.constexpr,
+def span_of(
+    length, lowest, furthest, oldest, window, extent, parts, R, TILE: tl.constexpr,
+    CHAIN: tl.constexpr, TURNS: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """The slots of one part, of those that hold what some query of a tile may read.
+    """The slots that hold what some query of a tile may read: from, to, and how many a part has.
 
     lowest, furthest  the first position of the tile's queries, and its last token
     """
@@ -89,15 +103,14 @@ def cut_out(
         if WINDOW:  # of the new ones `sees` alone decides
             low = tl.maximum(low, tl.minimum(lowest - window + 1, length))
         low = low // TILE * TILE
-    size = tl.cdiv(tl.cdiv(tl.maximum(high - low, 0), PARTS), TILE) * TILE
-    begin = low + part * size
-    return begin, tl.minimum(begin + size, high)
+    high = tl.maximum(high, low)
+    return low, high, tl.maximum(tl.cdiv(tl.cdiv(high - low, parts), TILE), 1) * TILE
 
 
 @triton.jit
 def seen_of(
-    held, inside, length, oldest, at, token, window, marks, R: tl.constexpr, CHAIN: tl.constexpr,
-    WINDOW: tl.constexpr,
+    held, inside, length, oldest, at, token, window, marks, R,
+    CHAIN: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
     """Whether queries at positions `at` read slots that hold positions `held` [M, TILE]."""
     new = held - length
@@ -111,45 +124,54 @@ def seen_of(
         seen = seen & (at[:, None] - held[None, :] < window)
         if CHAIN:
             near = near & (ahead < window)
-    if CHAIN:
-        seen = seen | near
-    elif R > 0:
-        seen = seen | (tl.load(marks + new[None, :], mask=near, other=0) != 0)
-    return seen
+    if CHAIN == 0:
+        near = tl.load(marks + new[None, :], mask=near, other=0) != 0
+    return seen | near
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["N", "R", "parts"])
 def attend_kernel(  # noqa: C901, PLR0912, PLR0915 - what is not asked for is not compiled
     query, keys, values, query_turned, keys_turned, out,
     lengths, positions, sees, first, last, pages, sinks,
     partial, tops, masses, counts,
-    scale, softcap, window, extent, page, page_columns,
+    scale, softcap, window, extent, page, page_columns, N, R, parts,
     query_row, query_head, query_token, turned_row, turned_head, turned_token,
     key_row, key_head, key_slot, value_row, value_head, value_slot,
     shared_row, shared_slot,
-    N: tl.constexpr, R: tl.constexpr, G: tl.constexpr, HEADS: tl.constexpr,
-    E: tl.constexpr, V: tl.constexpr, T: tl.constexpr,
+    G: tl.constexpr, HEADS: tl.constexpr, E: tl.constexpr, V: tl.constexpr, T: tl.constexpr,
     WIDE_E: tl.constexpr, WIDE_V: tl.constexpr, WIDE_T: tl.constexpr,
-    M: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr,
+    M: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr,
     CHAIN: tl.constexpr, KEPT: tl.constexpr, TURNS: tl.constexpr, PAGED: tl.constexpr,
     LATENT: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
     PRECISION: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
     """One part of the positions, for a tile of the queries of one key-value head of one row."""
-    part = tl.program_id(0)
-    tile = tl.program_id(1)
-    tiles: tl.constexpr = (N * G + M - 1) // M
+    tile = tl.program_id(0)
+    part = tl.program_id(1)
+    tiles = tl.cdiv(N * G, M)
     of_tile = tile % tiles
-    head = tile // tiles % HEADS
+    head = (tile // tiles % HEADS).to(tl.int64)
     row = (tile // tiles // HEADS).to(tl.int64)
 
     lanes = tl.arange(0, M)
     line = of_tile * M + lanes  # a query is a token of a head: line = token * G + group
     asked = line < N * G
     token = tl.minimum(line // G, N - 1)
-    heads = head * G + line % G
+    heads = head * G + line % G  # int64, as all that goes into an address of a pool
     length = tl.load(lengths + row).to(tl.int32)
     at = tl.load(positions + row * N + token).to(tl.int32)
+
+    newest = tl.load(last + row).to(tl.int32) if TURNS else 0
+    oldest = tl.load(first + row).to(tl.int32) if KEPT else 0
+    low, high, size = span_of(
+        length, tl.min(at, axis=0), tl.max(tl.where(asked, token, 0), axis=0), oldest, window,
+        extent, parts, R, TILE, CHAIN, TURNS, WINDOW,
+    )  # fmt: skip
+    used = tl.maximum(tl.cdiv(high - low, size), 1)
+    if part >= used:
+        return
+    begin = low + part * size
+    end = tl.minimum(begin + size, high)
 
     wide_e, wide_v = tl.arange(0, WIDE_E), tl.arange(0, WIDE_V)
     where = row * query_row + heads * query_head + token * query_token
@@ -164,13 +186,6 @@ def attend_kernel(  # noqa: C901, PLR0912, PLR0915 - what is not asked for is no
             query_turned + where[:, None] + wide_t[None, :],
             mask=asked[:, None] & (wide_t < T)[None, :], other=0.0,
         )  # fmt: skip
-
-    newest = tl.load(last + row).to(tl.int32) if TURNS else 0
-    oldest = tl.load(first + row).to(tl.int32) if KEPT else 0
-    begin, end = cut_out(
-        part, length, tl.min(at, axis=0), tl.max(tl.where(asked, token, 0), axis=0), oldest,
-        window, extent, R, TILE, PARTS, CHAIN, TURNS, WINDOW,
-    )  # fmt: skip
 
     key_base = keys + head * key_head
     value_base = values + head * value_head
@@ -227,7 +242,7 @@ def attend_kernel(  # noqa: C901, PLR0912, PLR0915 - what is not asked for is no
         sink = tl.load(sinks + heads).to(tl.float32) * LOG2E
     where = ((row * HEADS * G + heads) * N + token) * V
     written = asked[:, None] & (wide_v < V)[None, :]
-    if PARTS == 1:
+    if SPLIT == 0:
         higher = tl.maximum(top, sink)
         base = tl.where(higher == float("-inf"), 0.0, higher)
         kept = tl.exp2(top - base)
@@ -237,14 +252,13 @@ def attend_kernel(  # noqa: C901, PLR0912, PLR0915 - what is not asked for is no
             out + where[:, None] + wide_v[None, :], mixed.to(out.dtype.element_ty), mask=written
         )
     else:
-        mark = (tile.to(tl.int64) * PARTS + part) * M + lanes
+        mark = (tile.to(tl.int64) * parts + part) * M + lanes
         tl.store(tops + mark, top)
         tl.store(masses + mark, mass)
-        if begin < end:
-            tl.store(partial + mark[:, None] * WIDE_V + wide_v[None, :], mixed)
-        if arrived_last(counts + tile, PARTS):
+        tl.store(partial + mark[:, None] * WIDE_V + wide_v[None, :], mixed)
+        if arrived_last(counts + tile, used):
             whole = merge_parts(
-                partial, tops, masses, sink, tile.to(tl.int64), lanes, M, WIDE_V, PARTS
+                partial, tops, masses, sink, tile.to(tl.int64) * parts, used, lanes, M, WIDE_V
             )
             tl.store(
                 out + where[:, None] + wide_v[None, :], whole.to(out.dtype.element_ty), mask=written
@@ -262,23 +276,25 @@ class Plan:
     stages: int
 
 
-FEWEST = 16  # rows of a matrix product
-PROGRAMS = 264  # two for each multiprocessor of an H100; a fixed number, so that plans do not vary
-MOST_PARTS = 32
+FEWEST = 16  # rows, columns and depth of a matrix product, of which a device has no smaller one
+MOST_PARTS = 64  # whoever merges them reads one after the other
+MOST_SUMS = 8192  # numbers a tile of queries sums up: `plan` takes fewer lines of wider heads
 
 
-def plan(rows: int, lines: int, width: int, extent: int, itemsize: int) -> Plan:
-    """Tiles that fit the registers, and as many parts as fill a device.
+def plan(
+    rows: int, lines: int, width: int, extent: int, itemsize: int, *, chain: bool = False
+) -> Plan:
+    """Tiles that fit the registers and the shared memory, and as many parts as fill a device.
 
     rows   rows and key-value heads
     lines  queries that share a key-value head
     width  of the wider of key and value, both parts of a latent key together
+    chain  there are no marks of a tree to be held beside the sums
     """
     most = 64 if width <= 128 and itemsize == 2 else 32 if width <= 256 and itemsize == 2 else 16
     lines_each = min(max(FEWEST, triton.next_power_of_2(lines)), most)
-    tile = 64 if width <= 128 and itemsize == 2 else 32
-    if width > 256 and itemsize == 4:
-        tile = 16
+    many = width <= 64 or (width <= 128 and (chain or lines_each == FEWEST))
+    tile = 64 if many and itemsize == 2 else 32 if width <= 256 else 16
     tiles = rows * triton.cdiv(lines, lines_each)
     parts = max(1, min(PROGRAMS // tiles, triton.cdiv(extent, 2 * tile), MOST_PARTS))
     warps = 8 if lines_each * width >= 8192 else 4  # sums of 64 x 128 spill the registers of four
@@ -286,26 +302,29 @@ def plan(rows: int, lines: int, width: int, extent: int, itemsize: int) -> Plan:
 
 
 class Scratch:
-    """What parts leave for whoever ends last: made once a shape, since a captured step keeps it.
+    """What parts leave for whoever ends last: one of a device, whatever the launch and its extent.
 
-    One at a time: launches of a stream follow one another, and each leaves its counts at zero.
+    That suffices, since launches of a stream follow one another, each leaves its counts at zero,
+    and there are parts only while they are no more than `PROGRAMS`.
     """
 
     def __init__(self) -> None:
-        self._held: dict[tuple[torch.device, int, int, int], tuple[Tensor, ...]] = {}
+        self._held: dict[torch.device, list[tuple[Tensor, ...]]] = {}
 
     def of(self, device: torch.device, tiles: int, cut: Plan, wide: int) -> tuple[Tensor, ...]:
         """Partial sums, tops, masses and counts of a launch."""
-        lines = tiles * cut.parts * cut.M
-        key = (device, tiles, lines, wide)
-        if key not in self._held:
-            self._held[key] = (
-                torch.zeros(lines * wide if cut.parts > 1 else 1, device=device),
-                torch.zeros(lines, device=device),
-                torch.zeros(lines, device=device),
-                torch.zeros(tiles, device=device, dtype=torch.int32),
-            )
-        return self._held[key]
+        parts = tiles * cut.parts if cut.parts > 1 else 0
+        held = self._held.setdefault(device, [])
+        if not held or parts * cut.M * wide > held[-1][0].numel():
+            # What a captured step holds stays where it is: a larger one is made beside it.
+            count = max(parts, PROGRAMS)
+            sums = max(parts * cut.M * wide, PROGRAMS * MOST_SUMS)
+            held.append((
+                torch.zeros(sums, device=device),
+                *(torch.zeros(count * 4 * FEWEST, device=device) for _ in range(2)),
+                torch.zeros(count, device=device, dtype=torch.int32),
+            ))  # fmt: skip
+        return held[-1]
 
 
 SCRATCH = Scratch()
@@ -329,29 +348,34 @@ def attend_new(
     groups = heads // shared
     wide = [max(FEWEST, triton.next_power_of_2(each)) for each in (width, deep, turned)]
     widest = max(wide[0] + (wide[2] if turned else 0), wide[1])
-    cut = cut or plan(rows * shared, count * groups, widest, extent, query.element_size())
+    cut = cut or plan(
+        rows * shared, count * groups, widest, extent, query.element_size(),
+        chain=sight.sees is None,
+    )  # fmt: skip
     tiles = rows * shared * triton.cdiv(count * groups, cut.M)
     scratch = SCRATCH.of(query.device, tiles, cut, wide[1])
     out = query.new_empty(rows, heads, count, deep)
     query, keys, values = _dense(query), _dense(keys), _dense(values)
     turned_query = query if latent is None else _dense(latent.query)
     turned_keys = keys if latent is None else _dense(latent.keys)
-    sees = None if sight.sees is None else sight.sees.to(torch.uint8).contiguous()
+    sees = None if sight.sees is None else sight.sees.contiguous().view(torch.uint8)
     new = count if sees is None else sees.shape[2]
-    attend_kernel[cut.parts, tiles](
+    attend_kernel[tiles, cut.parts](
         query, keys, values, turned_query, turned_keys, out,
         sight.lengths.contiguous(), sight.positions.contiguous(), _or(sees, query),
         _or(sight.first, query), _or(sight.last, query), _or(pages, query),
         _or(scoring.sinks, query), *scratch,
         float(scoring.scale), float(scoring.softcap or 0.0), int(scoring.window or 0), extent,
-        keys.shape[2], 0 if pages is None else pages.stride(0),
+        keys.shape[2], 0 if pages is None else pages.stride(0), count, new, cut.parts,
         *query.stride()[:3], *turned_query.stride()[:3], *keys.stride()[:3], *values.stride()[:3],
         turned_keys.stride(0), turned_keys.stride(2),
-        N=count, R=new, G=groups, HEADS=shared, E=width, V=deep, T=turned,
-        WIDE_E=wide[0], WIDE_V=wide[1], WIDE_T=wide[2], M=cut.M, TILE=cut.tile, PARTS=cut.parts,
+        G=groups, HEADS=shared, E=width, V=deep, T=turned,
+        WIDE_E=wide[0], WIDE_V=wide[1], WIDE_T=wide[2], M=cut.M, TILE=cut.tile, SPLIT=cut.parts > 1,
         CHAIN=sees is None, KEPT=sight.first is not None, TURNS=sight.turns,
         PAGED=pages is not None, LATENT=latent is not None, WINDOW=scoring.window is not None,
         SOFTCAP=scoring.softcap is not None, SINKS=scoring.sinks is not None,
+        # Products of float32 are float32's: with 10 bits the output would be another than torch's,
+        # and drafts be refused for it. Nothing else is rounded before it is multiplied.
         PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
         WIDEN=query.device.type == "cpu",  # the interpreter multiplies bfloat16's bits
         num_warps=cut.warps, num_stages=cut.stages,

@@ -10,6 +10,7 @@ library then builds no mask of its own.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -24,6 +25,8 @@ from specflow.kernels.inject import Landing, Turning
 from specflow.pools import KVPool
 
 ATTENTION = "specflow"
+# Whether a query may read a slot [B, q, S], and the RoPE position of each slot [B, S].
+Looks = Callable[[], tuple[Tensor, Tensor]]
 # Passed along by modules, without a meaning here; anything else would be ignored in silence.
 HARMLESS = frozenset(
     {"dropout", "position_ids", "use_cache", "output_attentions", "is_causal", "cache"}
@@ -86,9 +89,9 @@ class Backend(Protocol):
 class Step:
     """One forward over a pool: which positions are written, and who sees whom.
 
-    visible          [B, q, S]  bool: the query may read the position
     query_positions  [B, q]     RoPE positions of the queries
-    key_positions    [B, S]     RoPE positions of the slots, read by sliding windows only
+    extent           S: the slots of a row that may be read
+    looks            who sees whom, slot by slot (`Looks`): made only for a backend that reads it
     sight            the same told by lengths, for a backend that reads no mask
     key_depths       [B, R]     RoPE positions of the new tokens, past the committed ones
     prompt           a part of a prompt: of any shape, and never captured
@@ -98,9 +101,9 @@ class Step:
         self,
         pool: KVPool,
         slots: Tensor,
-        visible: Tensor,
         query_positions: Tensor,
-        key_positions: Tensor,
+        extent: int,
+        looks: Looks,
         *,
         dtype: torch.dtype,
         first: int = 0,
@@ -110,12 +113,13 @@ class Step:
         key_depths: Tensor | None = None,
         prompt: bool = False,
     ) -> None:
-        self.pool, self.slots, self.visible, self.first = pool, slots, visible, first
+        self.pool, self.slots, self.first = pool, slots, first
+        self.query_positions, self.extent, self._looks = query_positions, extent, looks
+        self._looked: tuple[Tensor, Tensor] | None = None
         self.backend = SDPA if backend is None else backend
         self._sight, self._key_depths, self.prompt = sight, key_depths, prompt
         self._sights: dict[int | None, Sight] = {}
         self.memo: set[Any] = set()  # what a backend has done for this step
-        self.query_positions, self.key_positions = query_positions, key_positions
         self.dtype = dtype
         self._views = (
             {} if views is None else views
@@ -134,9 +138,24 @@ class Step:
         self.pool.write(layer, keys, values, flat)
         view = self._views.get(layer)
         if view is None:
-            rows, extent = self.visible.shape[0], self.visible.shape[2]
-            view = self._views[layer] = self.pool.read(layer, rows, extent, self.first)
+            rows = self.query_positions.shape[0]
+            view = self._views[layer] = self.pool.read(layer, rows, self.extent, self.first)
         return view
+
+    @property
+    def visible(self) -> Tensor:
+        """Whether a query may read a slot [B, q, S]."""
+        return self._look()[0]
+
+    @property
+    def key_positions(self) -> Tensor:
+        """RoPE positions of the slots [B, S], read by sliding windows only."""
+        return self._look()[1]
+
+    def _look(self) -> tuple[Tensor, Tensor]:
+        if self._looked is None:
+            self._looked = self._looks()
+        return self._looked
 
     def mask(self, window: int | None, groups: int) -> Tensor:
         """The additive mask [B, 1, groups*q, S], made once a step for each width and fold."""
@@ -244,9 +263,9 @@ class Frame:
     def chain(self, width: int, starts: Tensor) -> tuple[Tensor, Step]:
         """Token i at position and slot starts + i, seeing all before it."""
         positions = starts[:, None] + self.pool.positions[:width]
-        visible = self._positions <= positions[:, :, None]
-        sight = Sight(starts, positions)
-        return positions, self._step(positions, visible, positions, self._positions[None], sight)
+        return positions, self._step(
+            positions, positions, lambda: self._behind(positions), Sight(starts, positions)
+        )
 
     def packed(self, width: int, starts: Tensor, packed: Tensor) -> tuple[Tensor, Step]:
         """As `chain`, of the positions packed [G] alone; RoPE positions [1, G]."""
@@ -257,9 +276,9 @@ class Frame:
             packed,
             pool=self.pool,
             slots=positions,
-            visible=self._positions <= positions[:, :, None],
             query_positions=positions,
-            key_positions=self._positions[None],
+            extent=self.extent,
+            looks=lambda: self._behind(positions),
             dtype=self.dtype,
             views=self._views.setdefault(positions.shape[0], {}),
             backend=self.backend,
@@ -289,49 +308,59 @@ class Frame:
         """`count` tokens of one row from position `start` on."""
         keys = self.pool.positions[None, : start + count]
         positions = keys[:, start:]
-        visible = keys[:, None] <= positions[:, :, None]
         return positions, Step(
-            self.pool, positions, visible, positions, keys, dtype=self.dtype, first=self.row,
-            backend=self.backend, sight=Sight(positions[:, 0], positions), prompt=True,
+            self.pool, positions, positions, start + count,
+            lambda: (keys[:, None] <= positions[:, :, None], keys), dtype=self.dtype,
+            first=self.row, backend=self.backend, sight=Sight(positions[:, 0], positions),
+            prompt=True,
         )  # fmt: skip
 
     def frozen(self, width: int, seq_lens: Tensor) -> tuple[Tensor, Step]:
         """`width` queries a row at the last committed position; nothing is written (§6.5)."""
-        at = (seq_lens - 1).clamp(min=0)[:, None].expand(-1, width)
-        visible = (self._positions < seq_lens[:, None])[:, None].expand(-1, width, -1)
-        sight = Sight(seq_lens, at, visible[:, :, :0])  # nothing is new
-        return at, self._step(at, visible, at, self._positions[None], sight)
+        at = (seq_lens - 1).clamp(min=0)[:, None].repeat(1, width)
+        sight = Sight(seq_lens, at, at.new_empty(*at.shape, 0, dtype=torch.bool))  # nothing is new
+
+        def looks() -> tuple[Tensor, Tensor]:
+            seen = self._positions < seq_lens[:, None]
+            return seen[:, None].expand(-1, width, -1), self._positions[None]
+
+        return at, self._step(at, at, looks, sight)
+
+    def _behind(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Every slot up to a query's own."""
+        return self._positions <= positions[:, :, None], self._positions[None]
 
     def _region(
         self, starts: Tensor, first: int, depths: Tensor, sees: Tensor, key_depths: Tensor
     ) -> tuple[Tensor, Step]:
         """Queries in slots from starts + first on; they see the prefix and nodes from starts on."""
         count, width = sees.shape[2], depths.shape[1]
-        node = self._positions - starts[:, None]  # [B, S]: below 0 the prefix
-        nearest = node.clamp(0, count - 1)
-        seen = sees.gather(2, nearest[:, None, :].expand(-1, width, -1))
-        inside = (node < count) & (node >= 0)
-        visible = (node < 0)[:, None] | (seen & inside[:, None])
-        keys = torch.where(node < 0, node, key_depths.gather(1, nearest))
         positions = starts[:, None] + depths
         slots = starts[:, None] + self.pool.positions[first : first + width]
+
+        def looks() -> tuple[Tensor, Tensor]:
+            node = self._positions - starts[:, None]  # [B, S]: below 0 the prefix
+            nearest = node.clamp(0, count - 1)
+            seen = sees.gather(2, nearest[:, None, :].expand(-1, width, -1))
+            inside = (node < count) & (node >= 0)
+            keys = torch.where(node < 0, node, key_depths.gather(1, nearest))
+            return (node < 0)[:, None] | (seen & inside[:, None]), starts[:, None] + keys
+
         return positions, self._step(
-            slots, visible, positions, starts[:, None] + keys, Sight(starts, positions, sees),
-            key_depths,
-        )  # fmt: skip
+            slots, positions, looks, Sight(starts, positions, sees), key_depths
+        )
 
     def _step(
         self,
         slots: Tensor,
-        visible: Tensor,
         positions: Tensor,
-        key_positions: Tensor,
+        looks: Looks,
         sight: Sight,
         key_depths: Tensor | None = None,
     ) -> Step:
         views = self._views.setdefault(slots.shape[0], {})
         return Step(
-            self.pool, slots, visible, positions, key_positions, dtype=self.dtype, views=views,
+            self.pool, slots, positions, self.extent, looks, dtype=self.dtype, views=views,
             backend=self.backend, sight=sight, key_depths=key_depths,
         )  # fmt: skip
 

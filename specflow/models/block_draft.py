@@ -86,14 +86,13 @@ class BlockWindow:
         """Hidden states [B, Q, M] of blocks [B, Q]; their keys are scratch, never context (1b)."""
         began = now()
         positions = seq_lens[:, None] + self.ring.offsets(tokens.shape[1])
-        keys, visible = self.ring.view(seq_lens, tokens.shape[1], self.extent)
         step = BlockStep(
             self.model.causal,
             pool=self.ring.pool,
             slots=self.ring.slots(positions),
-            visible=visible[:, None].expand(-1, tokens.shape[1], -1),
             query_positions=positions,
-            key_positions=keys,
+            extent=self.extent,
+            looks=lambda: self._looks(seq_lens, tokens.shape[1]),
             dtype=self.model.dtype,
             views=self._views.setdefault(tokens.shape[0], {}),
             backend=self.model.net.target.backend,
@@ -102,6 +101,11 @@ class BlockWindow:
         hidden: Tensor = self.model.net(tokens, positions, step)
         self.model.count(began)
         return hidden
+
+    def _looks(self, seq_lens: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+        """Every row of a block reads what `Ring.view` says."""
+        keys, visible = self.ring.view(seq_lens, rows, self.extent)
+        return visible[:, None].expand(-1, rows, -1), keys
 
     def _sight(self, seq_lens: Tensor, positions: Tensor) -> Sight:
         """What `Ring.view` says, by lengths."""

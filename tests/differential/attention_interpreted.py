@@ -46,6 +46,8 @@ class Case:
     kept: bool = False  # a first position that is kept
     turned: int = 0  # rotated part of latent keys
     frozen: bool = False  # nothing is new: every query stands at the last committed position
+    short: bool = False  # rows end long before the extent does
+    far: bool = False  # heads lie further apart than 32 bits count
     cut: Plan | None = None
 
     @property
@@ -84,11 +86,17 @@ CASES = [
     *(Case(rows=9, tree=True, cut=replace(FEW, parts=p)) for p in (1, 2, 5)),
     Case(rows=2, tree=True, cut=replace(FEW, parts=32)),  # more parts than positions
     Case(rows=2, count=40, groups=4, extent=150, cut=replace(FEW, parts=4)),  # many query tiles
+    Case(rows=5, extent=20000, short=True),  # programs without a part
+    Case(rows=5, extent=20000, short=True, tree=True, window=20, sinks=True),
+    Case(rows=1, count=70, extent=600),  # a part of a prompt
+    Case(rows=1, heads=6, groups=2, far=True, dtype="f16", tree=True),
 ]
 
 
 def lengths_of(case: Case, rows: int, new: int) -> Tensor:
     """Ragged: none at all, one, a tile's whole multiple, the most there is room for."""
+    if case.short:
+        return torch.tensor([0, 1, 64, 200, 31][:rows])
     most = case.extent - new if not case.ring else 3 * case.extent
     wanted = [most // 2 + 1, 0, 1, 16, 32, most, 33, most - 1, 15]
     if rows == 1:
@@ -104,6 +112,34 @@ def family(rows: int, count: int, generator: torch.Generator) -> tuple[Tensor, T
             parent = int(torch.randint(0, node, (), generator=generator))
             sees[row, node] |= sees[row, parent]
     return sees, sees.sum(-1) - 1
+
+
+def apart(*given: Tensor) -> list[Tensor]:
+    """The same, each head so far behind the other that the third lies past 2**31 numbers.
+
+    Memory that is never written is never given out: only pages of the heads are.
+    """
+    away = 2**30 + 2**16
+    _, heads, extent, width = given[0].shape
+    whole = torch.empty(heads * away, dtype=given[0].dtype)
+    made = []
+    for number, tensor in enumerate(given):
+        size = (1, heads, extent, width)
+        into = whole.as_strided(size, (heads * away, away, width, 1), number * extent * width)
+        made.append(into.copy_(tensor))
+    return made
+
+
+def spoil(slots: Tensor, pages: Tensor | None, ends: Tensor) -> None:
+    """What lies past a row's end becomes no number: whoever reads it, reads it out."""
+    if pages is None:
+        for row, end in enumerate(ends.tolist()):
+            slots[row, :, end:] = float("nan")
+        return
+    page = slots.shape[2]
+    for row, end in enumerate(ends.tolist()):
+        for position in range(end, pages.shape[1] * page):
+            slots[pages[row, position // page], :, position % page] = float("nan")
 
 
 def compare(case: Case, seed: int, where: str = "cpu") -> float:
@@ -139,6 +175,8 @@ def compare(case: Case, seed: int, where: str = "cpu") -> float:
     # The pool is longer than the extent, and of a slot that is not read nothing is known.
     keys = noise(rows, shared, case.extent + 9, case.width)[:, :, : case.extent]
     values = noise(rows, shared, case.extent + 9, case.deep)[:, :, : case.extent]
+    if case.far:
+        keys, values = apart(keys, values)
     latent = None
     if case.turned:
         values = keys
@@ -155,6 +193,9 @@ def compare(case: Case, seed: int, where: str = "cpu") -> float:
     scoring = Scoring((case.width + case.turned) ** -0.5, case.window, case.softcap, sinks)
     given = (query, keys, values, sight, scoring, latent, pages)
     expected = attention.attend_new(*given)
+    if not case.ring:
+        spoil(keys, pages, lengths + (0 if case.frozen else new))
+        spoil(values, pages, lengths + (0 if case.frozen else new))
     found = onto("cpu", attention_triton.attend_new(*onto(where, given), case.cut))
     assert (found.shape, found.dtype) == (expected.shape, expected.dtype), case.name
     assert torch.isfinite(found).all(), case.name

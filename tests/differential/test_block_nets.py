@@ -342,8 +342,8 @@ def masked(ring: Ring, start: int, rows: int, window: int | None, **how: Any) ->
     positions = lens[:, None] + torch.arange(rows)
     step = BlockStep(
         how.get("causal", (False, True)), pool=ring.pool, slots=ring.slots(positions),
-        visible=visible[:, None].expand(-1, rows, -1), query_positions=positions,
-        key_positions=held, dtype=torch.float32,
+        query_positions=positions, extent=held.shape[1], dtype=torch.float32,
+        looks=lambda: (visible[:, None].expand(-1, rows, -1), held),
     )  # fmt: skip
     whole = step.mask(window, 1)
     folded = step.mask(window, 2)
