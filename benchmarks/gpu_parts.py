@@ -43,6 +43,21 @@ def pairs(device: Device) -> Iterator[Item]:
     for name in cases.PAIRS:
         yield name, lambda name=name: {"cases": cases.check(name, device.kind)}
 
+    def at_size(name: str) -> dict[str, Any]:
+        """With the vocabulary of a large model, and tiles as they are launched."""
+        from specflow.kernels import vocab_triton
+
+        small = (cases.VOCABULARY, vocab_triton.TILE, vocab_triton.PROGRAMS)
+        cases.VOCABULARY, vocab_triton.TILE, vocab_triton.PROGRAMS = 128_255, 1024, 264
+        try:
+            return {"cases": cases.check(name, device.kind)}
+        finally:
+            cases.VOCABULARY, vocab_triton.TILE, vocab_triton.PROGRAMS = small
+
+    # Of draws there is no such case: among so many tokens a coin stands on a boundary too often.
+    for name in ("best_token", "law_of"):
+        yield f"{name} of 128255", lambda name=name: at_size(name)
+
 
 def attention(device: Device) -> Iterator[Item]:
     """The attention kernel: trees, windows, rings, pages, latents, sinks, types."""

@@ -22,7 +22,10 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    kept_out = terminalreporter.stats.get("deselected", [])
+    kept_out = [
+        *terminalreporter.stats.get("deselected", []),
+        *terminalreporter.stats.get("skipped", []),
+    ]
     gpu = sum("gpu" in item.keywords for item in kept_out)
     slow = sum("slow" in item.keywords for item in kept_out)
     terminalreporter.write_line(
