@@ -17,6 +17,7 @@ from specflow.kernels import attention, attention_triton
 from specflow.kernels.attention import Latent, Scoring, Sight
 from specflow.kernels.attention_triton import Plan
 from tests.devices import onto
+from tests.hastened import hasten
 
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 # Of values around 1: a sum in another order in float32; one rounding of the shares and of the
@@ -204,6 +205,7 @@ def compare(case: Case, seed: int, where: str = "cpu") -> float:
 
 def main() -> None:
     """Every case; many share a shape, so that a launch finds what another has left behind."""
+    hasten()
     print(json.dumps({case.name: compare(case, number) for number, case in enumerate(CASES)}))
 
 
