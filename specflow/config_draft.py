@@ -24,7 +24,8 @@ SPECULATORS = {
 BY_RECIPE = ("eagle", "eagle3", "dflash", "dspark")
 # The layers for drafting that lie in a target's checkpoint, by its model_type; `mtp` is the rest.
 BUNDLED = {"mimo": "mtp_mimo", "mimo_v2_flash": "mtp_layers", "qwen3_next": "mtp_qwen3_next"}
-UNSAID = {"mimo_v2_flash": 3}  # layers for drafting of a family whose config counts none
+# How many they are, of a family whose config does not count them.
+UNSAID = {"mimo_v2_flash": 3, "qwen3_next": 1}
 TAPS = 3  # that an EAGLE3 draft reads where its config lists none
 HEAD, KEYS = 128, 32  # what the library takes for a block draft's heads where a config is silent
 BIAS = "bias"  # of the projection of an EAGLE draft: there unless the config denies it
@@ -161,7 +162,8 @@ def _block_shapes(
             yield "markov.gate.weight", (rank, width + rank)
         if kind == formats.RNN:
             yield "markov.joint.weight", (3 * rank, 2 * rank + width)
-    if block_config.find(config, "enable_confidence_head") is True:
+    said = block_config.find(config, "enable_confidence_head")
+    if said is True or (rank and said is not False):
         yield "confidence.weight", (1, trust_width(config, width, rank))
 
 

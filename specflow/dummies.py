@@ -17,7 +17,7 @@ from specflow.headers import Problem
 FORMAT = "dummy"  # the word of `run.load_format`
 QUANTIZED = ("quantization_config", "compression_config")
 BESIDE = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")
-AS_FOLDER = "write its config.json into a folder, and name the folder"
+AS_FOLDER = "write its config.json into a folder, and name that"
 Look = Callable[[str], ModelFacts]
 
 
@@ -30,54 +30,59 @@ def reader(otherwise: Look, asked: tuple[str, ...] = ()) -> Look:
     def look(model: str) -> ModelFacts:
         found = otherwise(model)
         if found.missing or found.elsewhere:
-            found = _cached(found)
+            found = _cached(found) or found
         return made_up(found, asked)
 
     return look
 
 
 def made_up(found: ModelFacts, asked: tuple[str, ...] = ()) -> ModelFacts:
-    """The same model without its weights; a problem where no config says what they would be."""
+    """The same model whose weights do not matter; `unmade` where no config says what they are."""
+    if found.problem is not None and not found.config:
+        return found
     if found.tokens is not None:
-        return _refused(found, "is a GGUF file, whose weights are quantized", AS_FOLDER)
+        why = "is a GGUF file, whose weights are stored in types of its own"
+        return _unmade(found, asked, why, AS_FOLDER)
     if found.recorded:
         return _recorded(found, asked)
-    if not found.config:
-        return found
-    if found.config.get("model_type") is None and "architectures" not in found.config:
-        return _refused(found, "has a config.json that names no architecture", AS_FOLDER)
     how = _quantized(found)
+    # What was wrong with weights does not matter; where the rest is broken there is no config.
+    found = replace(found, problem=None, no_float=None, dummy=True, asked=asked)
     if how:
-        offer = f"take `{how}` out of its config.json, or run it on an engine"
-        return _refused(found, "is quantized, and dummy weights are plain floats", offer)
-    # What was wrong with weights does not matter; what else is wrong leaves no config.
-    return replace(found, problem=None, no_float=None, dummy=True, asked=asked)
+        why = f"is quantized (`{how}`), and dummy weights are plain floats"
+        return _unmade(found, asked, why, "name its config.json without that, or run it elsewhere")
+    return found
 
 
-def _refused(found: ModelFacts, why: str, offer: str) -> ModelFacts:
-    said = f"`{found.model}` {why}: `run.load_format: dummy` does not make it"
-    return ModelFacts(found.model, problem=Problem("unreadable", said, offer))
+def _unmade(found: ModelFacts, asked: tuple[str, ...], why: str, offer: str) -> ModelFacts:
+    problem = Problem("unreadable", f"`{found.model}` {why}", offer)
+    return replace(found, dummy=True, unmade=problem, asked=asked)
 
 
 def _recorded(found: ModelFacts, asked: tuple[str, ...]) -> ModelFacts:
     config = published.config(published.record(found.model) or {})
-    if config is None:
-        here = _cached(found)
-        if here is not found:
-            return made_up(here, asked)
-        offer = f"`hf download {found.model} config.json --local-dir FOLDER` and name the folder"
-        return _refused(found, "has no whole config among the records", offer)
-    return replace(found, config=config, dummy=True, asked=asked)
+    if config is not None:
+        return replace(found, config=config, dummy=True, asked=asked)
+    here = _cached(found)
+    if here is not None:
+        return made_up(here, asked)
+    why = "is recorded by its sizes, and not by a whole config"
+    return _unmade(found, asked, why, f"{downloaded(found.model)} and name the folder")
 
 
-def _cached(found: ModelFacts) -> ModelFacts:
+def downloaded(model: str) -> str:
+    """The command that gets a config alone."""
+    return f"`hf download {model} config.json --local-dir FOLDER`"
+
+
+def _cached(found: ModelFacts) -> ModelFacts | None:
     """The model by the Hub's local cache, where that has its config."""
     if found.model.startswith(BUILTIN) or not published.is_hub_name(found.model):
-        return found
+        return None
     from specflow.hub import cached  # its client takes longer to import than all of this
 
     folder = cached(found.model)
-    return found if folder is None else read_folder(folder, found.model)
+    return None if folder is None else read_folder(folder, found.model)
 
 
 def _quantized(found: ModelFacts) -> str:

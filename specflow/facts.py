@@ -76,6 +76,7 @@ class ModelFacts:
     config       config.json as it is; `text` is the part of it that is about text
     recorded     where the facts are from, of a model that is not here: it can be judged, not run
     dummy        its weights are made up from its config, which is all that has to be here
+    unmade       of such a model: why no weights can be made of it
     asked        of such a model: the formats of drafts that the recipe's algorithm runs
     """
 
@@ -97,6 +98,7 @@ class ModelFacts:
     config: Mapping[str, Any] = field(default_factory=dict)
     recorded: str = ""
     dummy: bool = False
+    unmade: Problem | None = None
     asked: tuple[str, ...] = ()
 
     @property

@@ -10,6 +10,7 @@ from specflow.constraints.accept import (
     greedy_at_temperature,
 )
 from specflow.constraints.checkpoints import (
+    dummy_without_config,
     missing_checkpoint,
     model_not_here,
     tokenizer_mismatch,
@@ -70,6 +71,7 @@ SPANNING: tuple[Rule, ...] = (
     foreign_draft,
     missing_checkpoint,
     model_not_here,
+    dummy_without_config,
     unreadable_checkpoint,
     longer_than_context,
     half_precision_on_cpu,

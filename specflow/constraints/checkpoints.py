@@ -1,4 +1,4 @@
-"""SF020 to SF029, SF060 to SF069, SF075: what is told from headers, before any weight loads."""
+"""SF020 to SF029, SF060 to SF069, SF075, SF079: what headers tell, before any weight loads."""
 
 from __future__ import annotations
 
@@ -166,6 +166,46 @@ def _assumed(r: ResolvedRecipe, model: str) -> tuple[str, ...]:
         return ()
     said = ", ".join(f"`{e.path}`" for e in open_)
     return (f"it would tell {said}: write what it says where that matters",)
+
+
+@rule("SF079", "dummy-without-config", warning=True)
+def dummy_without_config(r: ResolvedRecipe) -> Iterator[Finding]:
+    """Where weights are made up, a whole config says what they are.
+
+    ## Why
+    `run.load_format: dummy` makes random weights of the sizes that config.json says, plain floats
+    of `run.dtype`. A config that is recorded in part does not say all sizes, and one of quantized
+    weights, as a GGUF file is, means another network. Such a recipe can be judged, and run on an
+    engine; `specflow run` stops.
+
+    ## Example
+    ```yaml
+    target: {model: deepseek-ai/DeepSeek-V3}
+    draft: {algorithm: NGRAM}
+    run: {load_format: dummy}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: meta-llama/Llama-3.1-8B-Instruct}
+    draft: {algorithm: NGRAM}
+    run: {load_format: dummy}
+    ```
+
+    ## Fix
+    Name a folder that holds the model's config.json: it needs no more. Or leave `run.load_format`
+    out.
+    """
+    for block in MODELS:
+        unmade = r.facts[block].unmade
+        if unmade is not None:
+            yield Finding(
+                at=f"{block}.model",
+                message=f"{unmade.message}: no weights are made up of it here",
+                label="no whole config of plain floats",
+                because={"run.load_format": "dummy is asked for"},
+                help=unmade.help,
+            )
 
 
 @rule("SF063", "unreadable-checkpoint")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from specflow.dummies import FORMAT as DUMMY
 from specflow.engines.flags import Flags
 from specflow.engines.outcome import Effective, Fault, Refusal, Refused, no_flag, no_value, shown
 from specflow.provenance import Origin
@@ -337,6 +338,7 @@ def option(flag: str) -> str:
 # What a recipe takes of a draft and of a run, where engines take more.
 MOST_GUESSES, DEEPEST = 63, 256  # tokens that are guessed at once, and of a trie
 DTYPES = ("float32", "bfloat16", "float16")
+LOAD_FORMAT = "run.load_format"
 _LIMITS = {
     "run.batch_size": (1, 256),
     "run.max_length": (2, 2**24),
@@ -349,6 +351,8 @@ def fits(path: str, value: Any) -> bool:
     """Whether a field of a run takes what a flag says."""
     if path == "run.dtype":
         return value in DTYPES
+    if path == LOAD_FORMAT:
+        return bool(value == DUMMY)
     least, most = _LIMITS[path]
     return isinstance(value, int) and least <= value <= most
 

@@ -67,6 +67,7 @@ class _Blank(TorchFunctionMode):
 
 def causal_lm(found: ModelFacts, *, device: str, dtype: str) -> Any:
     """The `PreTrainedModel` that a config means, its weights made up."""
+    may_be_made(found)
     if dtype not in DTYPES:
         raise RuntimeFault(f"`{dtype}` is not a dtype of a model: use one of {', '.join(DTYPES)}")
     config = config_of(found)
@@ -89,6 +90,13 @@ def pretrained(recipe: ResolvedRecipe, block: str) -> Any:
     return load_weights(open_model(recipe[f"{block}.model"]), **where)
 
 
+def may_be_made(found: ModelFacts) -> None:
+    """Stop at a model of which no config says what its weights are."""
+    if found.unmade is not None:
+        said = f"{found.unmade.message}: `run.load_format: dummy` makes no weights of it"
+        raise RuntimeFault(f"{said}; {found.unmade.help}")
+
+
 def config_of(found: ModelFacts) -> Any:
     """The library's config out of what config.json says."""
     register()
@@ -99,7 +107,10 @@ def config_of(found: ModelFacts) -> Any:
             f"which the library does not know; {NO_CONFIG}"
         )
     with quiet(), foreign(f"config.json of `{found.model}` is no config", NO_CONFIG):
-        return CONFIG_MAPPING[kind].from_dict(dict(found.config))
+        config = CONFIG_MAPPING[kind].from_dict(dict(found.config))
+    if not getattr(config.get_text_config(), "num_hidden_layers", 0):
+        raise RuntimeFault(f"config.json of `{found.model}` says no layers; {NO_CONFIG}")
+    return config
 
 
 def blank(build: Callable[[], N], name: str, device: torch.device, dtype: torch.dtype) -> N:
@@ -120,6 +131,7 @@ def draft(found: ModelFacts, net: DraftFacts, target: Adapter) -> DraftModel:
 
     found  whose config it is: the target's for a bundled draft
     """
+    may_be_made(found)
     said = dict(found.config)
     kind = flagged(named(net.format), said)
     sizes = Sizes(
@@ -147,6 +159,7 @@ def draft(found: ModelFacts, net: DraftFacts, target: Adapter) -> DraftModel:
 
 def block(found: ModelFacts, net: DraftFacts, target: Adapter) -> BlockModel:
     """A block draft as its facts have it, its weights made up, ready to run beside its target."""
+    may_be_made(found)
     said, facts = dict(found.config), net.block
     trust = trust_width(said, net.hidden_size, facts.rank) if facts.confidence else 0
     sizes = block_sizes(net, said, trust)

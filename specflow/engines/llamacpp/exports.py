@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from specflow.dummies import FORMAT as DUMMY
 from specflow.engines.base import NO_SHAPE, NO_TREE, Export, Out, model_of
 from specflow.engines.command_line import sayable
 from specflow.engines.llamacpp.builds import (
@@ -193,6 +194,8 @@ def _run(out: Out, build: Build) -> None:
         out.args["ctx_size"] = out["run.max_length"] * parts
     if out.wrote("run.dtype"):
         out.lose("run.dtype", "llama.cpp computes in the types of the GGUF file")
+    if out["run.load_format"] == DUMMY:
+        out.lose("run.load_format", "llama.cpp reads its weights out of a GGUF file")
     if out.wrote("run.device"):
         layers = build.all_layers if out["run.device"] == "cuda" else 0
         out.args["gpu_layers"] = layers

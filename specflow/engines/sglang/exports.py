@@ -245,6 +245,7 @@ RUN = {
     "run.prefill_chunk": "chunked_prefill_size",
     "run.dtype": "dtype",
     "run.device": "device",
+    "run.load_format": "load_format",
 }
 
 

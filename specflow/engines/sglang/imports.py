@@ -7,7 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from specflow.engines.base import DTYPES, NOTHING, Back, Beside, Import, option, variables
+from specflow.engines.base import (
+    DTYPES,
+    LOAD_FORMAT,
+    NOTHING,
+    Back,
+    Beside,
+    Import,
+    fits,
+    option,
+    variables,
+)
 from specflow.engines.sglang.env import LAG, RAGGED
 from specflow.engines.sglang.exports import ORDERS, RUN, SERIAL
 from specflow.engines.sglang.flags import FLAGS
@@ -228,6 +238,8 @@ class _Back(Back):
 
     def _run(self) -> None:
         for path, flag in RUN.items():
+            if path == LOAD_FORMAT and not fits(path, self.args.get(flag)):
+                continue  # how a checkpoint is stored, which only an engine has to be told
             value = self.args.pop(flag, None)
             strange = (flag == "dtype" and value not in DTYPES) or (
                 flag == "device" and value not in ("cpu", "cuda")

@@ -40,6 +40,7 @@ RUN = {
     "run.max_length": "max_seq_len",
     "run.prefill_chunk": "max_num_tokens",
     "run.dtype": "dtype",
+    "run.load_format": "load_format",
 }
 OVERLAP = "disable_overlap_scheduler"
 # Drafts that are made outside of the model, and need the scheduler to wait for them.

@@ -8,6 +8,7 @@ from typing import Any
 
 from specflow.engines.base import (
     DEEPEST,
+    LOAD_FORMAT,
     MOST_GUESSES,
     NOTHING,
     Back,
@@ -292,7 +293,7 @@ class _Back(Back):
                 continue
             if fits(path, value):
                 self.put(path, self.args.pop(flag))
-            elif value != "auto":
+            elif value != "auto" and path != LOAD_FORMAT:
                 self.lose(flag, f"a recipe's {path} cannot be {value}")
                 self.args.pop(flag)
         if "prefill_chunk" in self.written.get("run", {}):

@@ -32,6 +32,7 @@ RUN = {
     "run.max_length": "max_model_len",
     "run.prefill_chunk": "max_num_batched_tokens",
     "run.dtype": "dtype",
+    "run.load_format": "load_format",
 }
 
 
