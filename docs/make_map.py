@@ -51,6 +51,8 @@ LAYERS = (
             "prompts.py",
             "recipe.py",
             "facts.py",
+            "config_draft.py",
+            "dummies.py",
             "facts_file.py",
             "deep.py",
             "hub.py",
