@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from specflow.dummies import FORMAT as DUMMY
 from specflow.errors import UsageError
 from specflow.facts import Measured
 from specflow.planning import FLAT
@@ -55,6 +56,12 @@ def to_calibrate(recipe: Recipe, resolved: ResolvedRecipe) -> ResolvedRecipe:
     recipe    as `unmeasured` leaves it
     resolved  what it resolves to
     """
+    if resolved.run.load_format == DUMMY:
+        raise UsageError(
+            "`run.load_format: dummy` makes a confidence head of random numbers, of which no "
+            "temperature makes chances",
+            "calibrate it out of its checkpoint: leave `run.load_format` out",
+        )
     verify = {"mode": CAPPED, "confidence": "head"}
     if SHAPE in DRAFTS[resolved.stages[0]].shapes and not resolved.facts.net.block.confidence:
         raise UsageError(

@@ -25,6 +25,7 @@ from specflow.formats import TAPS, TARGET_KV, named
 from specflow.vocab_map import differing_ids, offset_fault
 
 UNKNOWN = "not known"
+MADE_UP = "made up"  # of weights that a recipe asks no checkpoint for
 OK, NOTE, UNTOLD = "ok", "note", "unknown"
 # Which row a rule speaks of; a rule of several rows has a word of its message that decides.
 CODES = {
@@ -170,7 +171,8 @@ def _map(target: ModelFacts, draft: ModelFacts, net: DraftFacts) -> Row | None:
         return None
     values = offsets(draft)
     fault = offset_fault(values, target.vocab_size) if values and target.vocab_size else ""
-    whole = fault.removeprefix("`d2t` ") or ("each id once" if values else UNKNOWN)
+    untold = MADE_UP if draft.dummy else UNKNOWN
+    whole = fault.removeprefix("`d2t` ") or ("each id once" if values else untold)
     shown = ", with `t2d`" if any(n.endswith("t2d") for n in draft.tensors) else ""
     ids = f"{_number(target.vocab_size)} ids"
     return Row("map", ids, f"`d2t` of {net.map_size or len(values)}: {whole}{shown}")
@@ -248,7 +250,7 @@ def _types(model: ModelFacts) -> str:
     if name or quantiser(model):
         return f"quantised ({quantiser(model) or 'config.json does not say so'})"
     if not model.tensors:
-        return UNKNOWN
+        return MADE_UP if model.dummy and model.unmade is None else UNKNOWN
     counts: dict[str, int] = {}
     for each in model.tensors.values():
         counts[each.dtype] = counts.get(each.dtype, 0) + 1

@@ -17,9 +17,7 @@ from specflow.engines.base import Engine, Export
 from specflow.engines.files import written
 from specflow.engines.installed import ready
 from specflow.errors import RuntimeFault
-from specflow.execute import Completions, Stages, encode, notes_of
-from specflow.models import loading
-from specflow.models.tokenizer import Tokenizer
+from specflow.execute import Completions, Stages, encode, notes_of, open_tokenizer
 from specflow.prompts import Prompts
 from specflow.recipe import ResolvedRecipe, dump
 from specflow.report import SCHEMA, Tally, merged, repeats, spread_of, warnings
@@ -70,7 +68,7 @@ def serve(
 ) -> Served:
     """Run the prompts on an engine; RuntimeFault where it or the machine gives up."""
     installed = ready(asked.engine)
-    tokenizer = Tokenizer(loading.open_model(recipe.target.model))
+    tokenizer = open_tokenizer(recipe)
     requests, found = encode(prompts, tokenizer, recipe)
     findings = (*prompts.findings, *found)
     if not requests:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -294,6 +295,24 @@ def test_no_torch_is_needed_to_judge_it() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_table_says_what_is_made_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [f"target.model={bare('builtin:pico-llama', tmp_path / 'a')}"]
+    words += [f"draft.model={bare('builtin:pico-llama-eagle3', tmp_path / 'b')}"]
+    assert main(["validate", "pico/eagle3", "run.load_format=dummy", *words, "--deep"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"stored as +ok +made up +made up\n", said)
+    assert re.search(r"map +ok .*`d2t` of 1216: made up\n", said)
+
+
+def test_random_chances_are_not_calibrated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "p.jsonl").write_text('{"id": "a", "prompt": "a"}\n')
+    words = ["pico/dspark_planned", "run.load_format=dummy", "--prompts", str(tmp_path / "p.jsonl")]
+    assert main(["calibrate", *words]) == 2
+    assert "leave `run.load_format` out" in capsys.readouterr().err
 
 
 # -- engines ---------------------------------------------------------------------------------------
