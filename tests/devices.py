@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
+
+MOST_COPIED = 2**26  # numbers of a storage; of a larger one only what the tensor sees goes along
 
 
 def onto(where: str, value: Any) -> Any:
@@ -26,8 +29,14 @@ def onto(where: str, value: Any) -> Any:
 def laid(where: str, tensor: Tensor) -> Tensor:
     """A copy whose strides and offset are those of the original: `to` alone would pack a view."""
     count = tensor.untyped_storage().nbytes() // tensor.element_size()
-    whole = tensor.as_strided((count,), (1,), 0).to(where)
-    return whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    as_it_was = (tensor.shape, tensor.stride(), tensor.storage_offset())
+    if count > MOST_COPIED:
+        return (
+            torch.empty(count, dtype=tensor.dtype, device=where)
+            .as_strided(*as_it_was)
+            .copy_(tensor)
+        )
+    return tensor.as_strided((count,), (1,), 0).to(where).as_strided(*as_it_was)
 
 
 class Elsewhere:
