@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from time import sleep
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from benchmarks.gpu import ONE_LAUNCH, Found, Job, Part, Verdict, page, run, verdicts
 from benchmarks.gpu_device import Cuda, Trace
 from benchmarks.gpu_parts import PICO
-from benchmarks.gpu_speed import LLAMA
+from benchmarks.gpu_speed import LLAMA, left_out
 from specflow.codegen import emit
 from specflow.execute import plain_of
 from specflow.load import load
@@ -60,6 +61,48 @@ def test_what_a_gpu_is_asked_resolves_without_one(tmp_path: Path) -> None:
         assert (resolved.run.device, resolved.run.graph) == ("cuda", "on")
         assert emit(lower(resolved), resolved).load(tmp_path).WIDTHS
         resolve(plain_of(recipe))
+
+
+def test_what_lies_between_two_forwards_is_left_out() -> None:
+    """A step's own functions are put back, its forwards run, and what was said is said again."""
+    calls: list[str] = []
+
+    class Window:
+        def move_accepted(self) -> None:
+            calls.append("moved")
+
+    class Compiled:
+        """What kernels call is no function of Python, and has to stay as it is."""
+
+    def rows_1(number: int) -> int:
+        calls.append("rows")
+        return number + 1
+
+    def grow_level(number: int, *, level: int = 0) -> int:
+        calls.append("level")
+        return number * level
+
+    module = ModuleType("step")
+    vars(module).update(rows_1=rows_1, grow_level=grow_level, accept_chain=Compiled())
+    before, window, said = dict(vars(module)), Window(), []
+
+    def step() -> None:
+        number = module.rows_1(len(said))
+        calls.append("forward")
+        said.append((number, module.grow_level(number, level=2), module.grow_level(3, level=1)))
+        window.move_accepted()
+
+    with left_out(module, window, step) as kept:
+        assert module.accept_chain is before["accept_chain"]
+        calls.clear()
+        step()
+        step()
+    assert calls == ["forward", "forward"]
+    assert said == [(1, 2, 3)] * 3
+    assert kept == {"rows_1": [1], "grow_level": [2, 3]}
+    assert dict(vars(module)) == before
+    step()
+    assert calls == ["forward", "forward", "rows", "forward", "level", "level", "moved"]
 
 
 # --- verdicts ------------------------------------------------------------------------------------
