@@ -502,7 +502,9 @@ def block_kernel(
             ratio = followed(ratio, guesses, proposed, law, row, i - 1, V, K)
             left = masses + (row * W + i) * 2 * PARTS + parts
             mass = tl.sum(tl.load(left, volatile=True), axis=0)
-            inner = divided(mass, tl.maximum(mass + 1 - ratio, 1e-38))
+            # So small a number is a double to some versions of Triton: back to what a mass is.
+            least = tl.maximum(mass + 1 - ratio, 1e-38).to(mass.dtype)
+            inner = divided(mass, least)
             whole = (i + tl.zeros((), tl.int32) == K) | (ratio >= 1)
             chance = tl.where(whole, ratio, inner)
             kept = tl.load(coins + row * coins_row + i - 1).to(exact) < chance
