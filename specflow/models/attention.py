@@ -11,6 +11,7 @@ library then builds no mask of its own.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -85,6 +86,17 @@ class Backend(Protocol):
     def move(self, pool: KVPool, path: Tensor, seq_lens: Tensor) -> None:
         """Make accepted nodes the positions after seq_lens (`KVPool.move`)."""
 
+    def launching(self, rows: int, needed: int) -> AbstractContextManager[None]:
+        """Around a launch of so many rows, none of which reaches beyond `needed` positions.
+
+        What a captured step reads of the host is written here: a replay calls nothing else.
+        """
+
+
+def nothing_planned(_rows: int, _needed: int) -> AbstractContextManager[None]:
+    """Of a backend whose launches read nothing of the host."""
+    return nullcontext()
+
 
 class Step:
     """One forward over a pool: which positions are written, and who sees whom.
@@ -141,6 +153,11 @@ class Step:
             rows = self.query_positions.shape[0]
             view = self._views[layer] = self.pool.read(layer, rows, self.extent, self.first)
         return view
+
+    @property
+    def turns(self) -> bool:
+        """Whether slots are rings."""
+        return self._sight is not None and self._sight.turns
 
     @property
     def visible(self) -> Tensor:
@@ -505,6 +522,7 @@ class Sdpa:
     mix = staticmethod(_mix)
     mix_latent = staticmethod(_mix_latent)
     move = staticmethod(KVPool.move)
+    launching = staticmethod(nothing_planned)
 
 
 SDPA = Sdpa()
