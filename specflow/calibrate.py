@@ -12,7 +12,7 @@ from math import isnan
 from typing import Any
 
 from specflow import prompts as prompt_files
-from specflow.capture import CapturedStep, Results
+from specflow.capture import CapturedStep, Reads, Results
 from specflow.columns import columns
 from specflow.diagnostics import Diagnostic
 from specflow.execute import Watch, decode, encode, make_session, open_target
@@ -62,13 +62,17 @@ class Heard:
 class OpenStep:
     """A captured step that is overheard: after each launch, while rows are as they were."""
 
-    late = False  # what a step said is heard before the next one is launched
+    reads = Reads.AT_ONCE  # what a step said is heard before the next one is launched
 
     def __init__(self, step: CapturedStep, heard: Heard) -> None:
         self.step, self.heard = step, heard
         self.state: Any = step.state
         self.widths = step.widths
         self.whole = step.whole
+
+    def prepare(self, needed: int) -> None:
+        """As it is."""
+        self.step.prepare(needed)
 
     def draft(self, rows: int) -> str:
         """As it is."""
@@ -86,10 +90,10 @@ class OpenStep:
         """As it is."""
         return self.step.results(rows)
 
-    def learn(self, rows: int) -> None:
+    def learn(self, told: Results) -> None:
         """Keep what the step said, and let its plan do the same."""
-        self.heard.take(self.state, rows)
-        self.step.learn(rows)
+        self.heard.take(self.state, len(told.lengths()))
+        self.step.learn(told)
 
     def commit(self, gained: list[list[int]]) -> None:
         """As it is."""

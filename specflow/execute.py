@@ -20,12 +20,14 @@ from platformdirs import user_cache_path
 import specflow
 from specflow import facts, lossless
 from specflow import prompts as prompt_files
-from specflow.capture import buffers, capture
+from specflow.backends import CAPABILITIES
+from specflow.capture import capture
 from specflow.codegen import emit
 from specflow.constraints.accept import lossy
 from specflow.diagnostics import Diagnostic
 from specflow.dummies import FORMAT as DUMMY
 from specflow.errors import RuntimeFault
+from specflow.faults import device_faults
 from specflow.interrupts import heed
 from specflow.lower import lower
 from specflow.memory import positions
@@ -147,7 +149,9 @@ def open_target(recipe: ResolvedRecipe, watch: Stages) -> tuple[LanguageModel, W
         torch.set_num_threads(recipe.run.threads)
     made = "making up" if recipe.facts["target"].dummy else "loading"
     watch.say(f"{made} {recipe.target.model}")
-    target = LanguageModel.wrap(pretrained(recipe, "target"), open_backend(recipe.run.attention))
+    backend = open_backend(recipe.run.attention)  # before weights: it may not be installed
+    with device_faults("while the target was loaded"):
+        target = LanguageModel.wrap(pretrained(recipe, "target"), backend)
     return target, open_tokenizer(recipe)
 
 
@@ -294,8 +298,9 @@ def draws_of(prompt: prompt_files.Prompt, recipe: ResolvedRecipe) -> Draws:
     return Draws(**chosen)
 
 
+@device_faults("while a session was made ready")
 def make_session(recipe: ResolvedRecipe, target: LanguageModel, tokenizer: Words) -> Session:
-    """A session ready to decode, its drafter loaded, every variant of its step warmed up."""
+    """A session ready to decode, its drafter loaded, its steps run once or captured."""
     graph = lower(recipe)
     pool = target.pool(recipe.run.batch_size, positions(recipe))
     drafter = DRAFTERS[graph.drafter](recipe, target, pool)
@@ -310,23 +315,11 @@ def make_session(recipe: ResolvedRecipe, target: LanguageModel, tokenizer: Words
         planner,
         graph=recipe.run.graph == "on",
         compiled=recipe.run.compile == "inductor",
+        by_length=CAPABILITIES[recipe.run.attention].by_length,
     )
     session = Session(recipe, step, target, pool, drafter, tokenizer.decode, stop_ids, planner)
-    warm_up(session)
+    step.prepare(session.reach + 2)
     return session
-
-
-def warm_up(session: Session) -> None:
-    """Run every variant once on row 0, so that page faults and first allocations are not timed.
-
-    One token is taken as committed: a draft that catches up begins one position before the window.
-    """
-    session.captured.state.seq_lens.fill_(1)
-    for variant, width in session.captured.widths.items():
-        budget = width if session.planner is not None else 0
-        session.captured.launch(1, variant, session.reach + 2, budget)
-    for tensor in buffers(session.captured.state).values():
-        tensor.zero_()
 
 
 def decode(
@@ -339,20 +332,29 @@ def decode(
     completions: list[Completion] = []
     began, cpu = time.perf_counter(), time.process_time()
     stopped = ""
+
+    def keep(ended: list[Completion]) -> None:
+        for completion in ended:
+            if sink is not None:
+                sink.write(completion)
+            completions.append(completion)
+
     try:
         for request in requests:
             session.submit(request)
         while session.waiting or session.rows:
             heed()
-            for completion in session.step():
-                if sink is not None:
-                    sink.write(completion)
-                completions.append(completion)
+            with device_faults("in the middle of the run"):
+                ended = session.step()
+            keep(ended)
             watch.progress(len(completions), len(requests), session, time.perf_counter() - began)
     except KeyboardInterrupt:
         stopped = "Ctrl-C or a signal ended the run"
     except RuntimeFault as error:
         stopped = str(error)
+    if stopped:  # a step that failed may have ended requests first
+        with contextlib.suppress(RuntimeFault):  # where the disk took no more
+            keep(session.ended())
     clock = session.clock
     phases = {
         "draft": clock.draft,

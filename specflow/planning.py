@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, count
 from operator import mul
@@ -248,47 +248,65 @@ class Planner:
             raise ValueError(f"width {width}, lag {lag} and bucket {bucket} must be 1 or more")
         self.table, self.width, self.lag, self.bucket = table, width, lag, bucket
         self._fresh = count()
-        self._generations: dict[int, int] = {}  # of rows
+        self.holders: dict[int, int] = {}  # row -> generation
         # What the last steps published, by generation: it follows its request from row to row.
         self._published: deque[dict[int, tuple[float, ...]]] = deque(maxlen=lag)
 
     def admit(self, row: int) -> None:
         """A new request takes the row."""
-        self._generations[row] = next(self._fresh)
+        self.holders[row] = next(self._fresh)
 
     def move(self, source: int, target: int) -> None:
         """The request of one row goes on in another, whose own is over."""
-        self._generations[target] = self._generations.pop(source)
+        self.holders[target] = self.holders.pop(source)
 
     def release(self, row: int) -> None:
         """The row's request is over, or moved away before."""
-        self._generations.pop(row, None)
+        self.holders.pop(row, None)
 
-    def publish(self, survivals: Sequence[Sequence[float]]) -> None:
+    def publish(
+        self, survivals: Sequence[Sequence[float]], holders: Mapping[int, int] | None = None
+    ) -> None:
         """Take in the survivals of the step that ended, one row each from row 0 on.
 
         Rows that no request has are padding, and are left out.
+
+        holders  who had the rows in that step, where it is not who has them now
         """
-        at = self._generations
+        at = self.holders if holders is None else holders
         self._published.append(
             {at[row]: tuple(each) for row, each in enumerate(survivals) if row in at}
         )
 
-    def tokens(self, rows: int) -> int:
+    def tokens(self, rows: int, unread: int = 0) -> int:
         """Positions that the coming step of rows 0 to `rows` - 1 may verify, in whole buckets.
 
         From `rows`, which no step can do without, to all of them, which need not fill a bucket.
+
+        unread  steps before it that have published nothing yet, fewer than the lag
         """
-        everything = rows * (self.width + 1)
-        if len(self._published) < self.lag or self.table == FLAT:
+        everything, behind = rows * (self.width + 1), self.lag - unread
+        if not 1 <= behind <= len(self._published) or self.table == FLAT:
             return everything
-        wanted = rows + budget(self._survivals(rows), self.table)
+        wanted = rows + budget(self._survivals(rows, self._published[-behind]), self.table)
+        return self._whole(wanted, everything)
+
+    def budgets(self, rows: int) -> tuple[int, ...]:
+        """All that `tokens` may say of so many rows, ascending."""
+        everything = rows * (self.width + 1)
+        if self.table == FLAT:
+            return (everything,)
+        return tuple(sorted({self._whole(n, everything) for n in range(rows, everything + 1)}))
+
+    def _whole(self, wanted: int, everything: int) -> int:
         return min(-(-wanted // self.bucket) * self.bucket, everything)
 
-    def _survivals(self, rows: int) -> list[tuple[float, ...]]:
+    def _survivals(
+        self, rows: int, known: Mapping[int, tuple[float, ...]]
+    ) -> list[tuple[float, ...]]:
         """What is known of the rows; all 1 where that is nothing."""
-        known, sure = self._published[0], (1.0,) * self.width
-        found = (self._generations.get(row) for row in range(rows))
+        sure = (1.0,) * self.width
+        found = (self.holders.get(row) for row in range(rows))
         return [sure if each is None else known.get(each, sure) for each in found]
 
 
@@ -332,14 +350,21 @@ class Averages:
 
         The guess after those was wrong if it was verified; what lies beyond says nothing.
         """
-        tally = self._tallies[row]
+        tally = self._tallies.get(row)
+        if tally is None:  # its request has ended since
+            return
         for at in range(self.width):
             tally.made[at] = KEPT * tally.made[at] + (at <= accepted and at < judged)
             tally.held[at] = KEPT * tally.held[at] + (at < accepted and at < judged)
 
     def survivals(self, rows: int) -> list[list[float]]:
         """For rows 0 to `rows` - 1: the product, position by position, of how often one held."""
-        return [_survival(self._tallies.get(row) or self._nothing()) for row in range(rows)]
+        return self.of(range(rows))
+
+    def of(self, rows: Iterable[int | None]) -> list[list[float]]:
+        """The same for rows by any name; of one that nobody has nothing is known."""
+        known = (None if row is None else self._tallies.get(row) for row in rows)
+        return [_survival(tally or self._nothing()) for tally in known]
 
     def _nothing(self) -> Tally:
         return Tally([0.0] * self.width, [0.0] * self.width)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from specflow.errors import RuntimeFault
+from specflow.faults import free_memory
 from specflow.memory import slots_of
 
 MEMORY = Path("/proc/meminfo")
@@ -56,7 +57,7 @@ class KVPool:
         wanted = self._count(dtype)
         asked = f"keys and values of {slots} rows of {length} positions take {_gib(wanted)}"
         way_out = "lower `run.batch_size` or `run.max_length`"
-        free = _available() if torch.device(device).type == "cpu" else None
+        free = _available(torch.device(device))
         if free is not None and wanted > free:  # zeros are promised first and killed for later
             raise RuntimeFault(f"{asked} where {_gib(free)} of memory are free; {way_out}")
         try:
@@ -219,9 +220,15 @@ def _gib(size: int) -> str:
     return f"{size / 2**30:.1f} GiB" if size < 2**80 else "more than 2**50 GiB"
 
 
-def _available() -> int | None:
+def _available(device: torch.device) -> int | None:
     """Bytes a process can still take, page cache included; None where the system does not say."""
-    if not MEMORY.is_file():
+    if device.type == "cuda":
+        room = free_memory()
+        if room is None:
+            return None
+        # What torch holds back of what was freed can be taken as well.
+        return room[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    if device.type != "cpu" or not MEMORY.is_file():
         return None
     lines = dict(line.split(":", 1) for line in MEMORY.read_text().splitlines() if ":" in line)
     said = lines.get("MemAvailable", "").split()

@@ -1,4 +1,9 @@
-"""Requests in, tokens out: admission, the loop, stopping, and keeping the batch compact."""
+"""Requests in, tokens out: admission, the loop, stopping, and keeping the batch compact.
+
+The order of a step goes by when its results are read (`specflow.captured.Reads`): at once; before
+the next launch, where a host phase needs them; or behind it. What ended is told at the end of a
+step, so that its text is made, and its line written, while the device is at the next one.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from specflow.capture import CapturedStep, Results, buffers
+from specflow.capture import CapturedStep, Reads, Results, buffers
 from specflow.errors import RuntimeFault
 from specflow.kernels import filter_law, law_of, pick, verify_coins
 from specflow.memory import reach
@@ -109,6 +114,8 @@ class Session:
         self.rows: list[Completion] = []
         self.pending: _Pending | None = None
         self.clock = Clock()
+        self._ended: list[Completion] = []  # and not told yet
+        self._untold: list[Completion] = []  # and without a text yet
 
     def submit(self, request: Request) -> None:
         """Queue a request; ValueError where it leaves no room for a single new token."""
@@ -125,26 +132,34 @@ class Session:
             yield from self.step()
 
     def step(self) -> list[Completion]:
-        """Admit what fits, decode one step; the completions that ended."""
-        ended = self._admit()
+        """Admit what fits, launch one step, take in what is known; the completions that ended."""
+        began = perf_counter()
+        if self.captured.reads is Reads.NEXT:
+            self._read()
+        read = perf_counter() - began
+        self._admit()
         if self.rows:
-            ended += self._decode()
-        if not self.rows:
-            self.pending = None  # a step was under way when the last request ended
+            self._decode(read)
+        return self.ended()
+
+    def ended(self) -> list[Completion]:
+        """Completions that ended and were not told: after a step that failed, what it leaves."""
+        for completion in self._untold:
+            completion.text = self.decode(completion.tokens)
+        self._untold.clear()
+        ended, self._ended = self._ended, []
         return ended
 
     # -- admission ---------------------------------------------------------------------------------
 
-    def _admit(self) -> list[Completion]:
+    def _admit(self) -> None:
         """Prefill waiting requests into free rows; one that its first token ends takes none."""
-        ended: list[Completion] = []
         while self.waiting and len(self.rows) < self.recipe.run.batch_size:
             began = perf_counter()
             completion = Completion(self.waiting.popleft())
             self._prefill(completion)
             self.clock.prefill += perf_counter() - began
-            (ended if completion.finish else self.rows).append(completion)
-        return ended
+            (self._ended if completion.finish else self.rows).append(completion)
 
     def _prefill(self, completion: Completion) -> None:
         row, tokens = len(self.rows), completion.request.tokens
@@ -201,30 +216,47 @@ class Session:
 
     # -- decoding ----------------------------------------------------------------------------------
 
-    def _decode(self) -> list[Completion]:
-        """Launch a step for every row; read it at once, or the one before it."""
+    def _decode(self, read: float = 0.0) -> None:
+        """Launch a step for every row, and read it, or the one before it.
+
+        read  seconds that reading took before it
+        """
+        began, before = perf_counter(), self.pending
+        self.pending = self._launch()
+        if self.captured.reads is Reads.AT_ONCE:
+            self._read()
+        elif self.captured.reads is Reads.LATE and before is not None:
+            self._settle(before)
+        if not self.rows:  # a step may be under way that nobody waits for
+            self.pending = None
+            if self.planner is not None:
+                self.planner.forget()
+        self._count(began, read)
+
+    def _launch(self) -> _Pending:
+        """Launch a step for every row."""
         rows = len(self.rows)
-        began = perf_counter()
         variant, budget = self.captured.draft(rows), self.captured.plan(rows)
         known = max(len(c.request.tokens) + len(c.tokens) for c in self.rows) - 1
         self.captured.launch(rows, variant, known + self._unread() + self.reach, budget)
         told = self.captured.results(rows)
-        step = _Pending(told, list(self.rows), self._drafted(rows, variant))
-        before, self.pending = (self.pending, step) if self.captured.late else (step, None)
-        ended = [] if before is None else self._settle(before)
-        self._count(began)
-        return ended
+        return _Pending(told, list(self.rows), self._drafted(rows, variant))
+
+    def _read(self) -> None:
+        """Take in the step that was launched last, before another is."""
+        step, self.pending = self.pending, None
+        if step is not None:
+            self._settle(step)
 
     def _unread(self) -> int:
         """Tokens that a row may have gained in a step that is under way."""
         return 0 if self.pending is None else max(self.captured.widths.values())
 
-    def _settle(self, step: _Pending) -> list[Completion]:
+    def _settle(self, step: _Pending) -> None:
         """Take in what a step gained; a request that had ended before it was read is left alone."""
         lengths, tokens = step.told.lengths(), step.told.tokens()
         judged = step.told.judged()
-        if not self.captured.late:  # rows are as they were
-            self.captured.learn(len(lengths))
+        self.captured.learn(step.told)
         kept = []
         for i, completion in enumerate(step.rows):
             if completion.finish:
@@ -233,18 +265,18 @@ class Session:
             completion.accept_lens.append(len(kept[-1]))
             completion.drafted.append(step.drafted[i] if judged is None else judged[i] - 1)
         self.captured.commit(kept)
-        return self._release()
+        self._release()
 
     def _drafted(self, rows: int, variant: str) -> list[int]:
         """How many guesses of each row are verified, where no plan decides it."""
         most = self.captured.widths[variant] - 1
         return [min(count, most) for count in self.drafter.drafted(rows)]
 
-    def _count(self, began: float) -> None:
+    def _count(self, began: float, read: float) -> None:
         """Where the time of a step went; of a step that is one launch only the whole is known."""
         now = perf_counter()
         if self.captured.whole:
-            self.clock.verify += now - began
+            self.clock.verify += read + now - began
             return
         entered, left = self.target.entered, self.target.left
         self.clock.draft += entered - began
@@ -269,7 +301,7 @@ class Session:
         if self.recipe.sampling.stop:
             kept = self._cut_at_stop_string(completion, before)
         elif completion.finish:
-            completion.text = self.decode(completion.tokens)
+            self._untold.append(completion)
         return kept
 
     def _cut_at_stop_string(self, completion: Completion, before: int) -> list[int]:
@@ -284,10 +316,9 @@ class Session:
         completion.text = self.decode(completion.tokens)
         return completion.tokens[before:]
 
-    def _release(self) -> list[Completion]:
+    def _release(self) -> None:
         """Take ended requests out; the last row moves into the gap, so rows stay compact."""
-        ended = [c for c in self.rows if c.finish]
-        for completion in ended:
+        for completion in [c for c in self.rows if c.finish]:
             row, last = self.rows.index(completion), len(self.rows) - 1
             if row != last:
                 moved = self.rows[last]
@@ -303,4 +334,4 @@ class Session:
             if self.planner is not None:
                 self.planner.release(last)
             del self.rows[last]
-        return ended
+            self._ended.append(completion)

@@ -113,7 +113,22 @@ def load_weights(folder: Path, *, device: str, dtype: str) -> Any:
                 f"`{name}` of `{folder}` holds a number that is not finite in {dtype}; {OTHER}"
             )
     with foreign(f"cannot put `{folder}` on `{device}`", "name another `run.device`"):
+        return put(model, folder, device)
+
+
+def put(model: Any, folder: Path, device: str) -> Any:
+    """A model on a device; where it does not fit, how much it asked for."""
+    import torch
+
+    from specflow.faults import asked_and_free
+
+    try:
         return model.to(device)
+    except torch.OutOfMemoryError as error:
+        raise RuntimeFault(
+            f"`{folder}` does not fit on `{device}`: {asked_and_free(error)}; "
+            "write `run.dtype: bfloat16`, or name a smaller `target.model` or `draft.model`"
+        ) from error
 
 
 def _misfits(report: dict[str, Any]) -> Iterator[tuple[str, str]]:

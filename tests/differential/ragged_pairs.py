@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
+from specflow.capture import Results
 from specflow.models.block_nets import block_config
 from specflow.session import Session
 from tests.differential import tiny_drafts
@@ -203,9 +204,9 @@ def watch(made: Session) -> list[Seen]:
         log.append(Seen(rows, plan(rows), []))
         return log[-1].budget
 
-    def learned(rows: int) -> None:
-        log[-1].lengths = made.captured.state.verify_len[:rows].tolist()
-        learn(rows)
+    def learned(told: Results) -> None:
+        log[-1].lengths = told.judged() or []
+        learn(told)
 
     made.captured.plan, made.captured.learn = planned, learned  # type: ignore[method-assign]
     return log

@@ -180,7 +180,8 @@ class Oracle:
             made.submit(request)
         while made.waiting or made.rows:
             for act in (made._admit, made._decode):
-                for ended in act():
+                act()
+                for ended in made.ended():
                     lengths |= set(ended.accept_lens)
                 for row, completion in enumerate(made.rows):
                     text = completion.request.tokens + completion.tokens
@@ -370,7 +371,9 @@ def test_t18_trace(name: str, stops: bool, tmp_path: Path) -> None:
     if stops:
         running.stop_ids = frozenset({9})
     running.submit(Request("0", [1, 2, 3, 4, 5, 6, 8], 8))
-    ended = running._admit() + running._decode()
+    running._admit()
+    running._decode()
+    ended = running.ended()
     if stops:  # inclusively, and what the device has beyond it is dropped
         assert ended[0].tokens == [3, 10, 9]
         assert ended[0].finish == "stop"
@@ -380,7 +383,8 @@ def test_t18_trace(name: str, stops: bool, tmp_path: Path) -> None:
     assert (state.seq_lens[0], state.bonus_token[0]) == (10, 6)
     text = row.request.tokens + row.tokens[:-1]
     same_context(running, 0, taps_of(target.stock, (0, 1), text))
-    (done,) = running._decode()
+    running._decode()
+    (done,) = running.ended()
     assert (done.tokens, done.accept_lens) == ([3, 10, 9, 6, 8, 3, 10, 9], [3, 4])
     assert state.seq_lens[0] == 14
     assert sum(done.accept_lens) / 2 == 3.5

@@ -19,7 +19,7 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from specflow import planning
-from specflow.capture import buffers
+from specflow.capture import Results, buffers
 from specflow.kernels import law_of, survivals
 from specflow.models.drafters import DRAFTERS, prefill
 from specflow.models.lm import LanguageModel
@@ -142,12 +142,11 @@ def test_every_length_occurs(name: str, shelf: Shelf) -> None:
         block = shelf.planned(name, costs, mode="cap-accept")
         made = shelf.session(name, 4, verify=block)
         log = watch(made)
-        state = made.captured.state
         lengths: list[list[int]] = []
         learn = made.captured.learn
-        made.captured.learn = lambda rows, learn=learn, lengths=lengths, state=state: (
-            lengths.append(state.accept_len[:rows].tolist()),
-            learn(rows),
+        made.captured.learn = lambda told, learn=learn, lengths=lengths: (
+            lengths.append(told.lengths()),
+            learn(told),
         )
         tokens(made, requests(10, 24))
         for step, accepted in zip(log, lengths, strict=True):
@@ -461,9 +460,9 @@ def test_a_plan_goes_by_what_its_requests_expected(
         assert found == wanted
         return found
 
-    def learning(rows: int) -> None:
+    def learning(told: Results) -> None:
         expected.learn()
-        learn(rows)
+        learn(told)
 
     made.captured.plan, made.captured.learn = planning_now, learning  # type: ignore[method-assign]
     asked = requests(14, 9)
