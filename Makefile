@@ -1,8 +1,9 @@
 # One entry for people and for CI: `make check` is what .ci/run runs.
 PYTHON ?= python
+FOR ?= --only-binary=:all: --python-version 3.12 --platform manylinux_2_17_x86_64 -d out/wheels
 export OMP_WAIT_POLICY = PASSIVE
 
-.PHONY: help check lint types layers recipes test slow gpu golden map pages rules format
+.PHONY: help check lint types layers recipes test slow gpu wheels golden map pages rules format
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */\1\t/' | expand -t 12
@@ -29,8 +30,14 @@ test:  ## the tests, less the slow ones and those that need a GPU
 slow:  ## the long proofs
 	$(PYTHON) -m pytest -m slow
 
-gpu:  ## the tests that need a CUDA device
-	$(PYTHON) -m pytest -m gpu
+gpu:  ## on a CUDA device: kernels, captured steps, and what a step costs, in some 5 minutes
+	$(PYTHON) benchmarks/gpu.py
+
+wheels:  ## out/wheels: what a GPU machine without a network may lack beside torch and triton
+	$(PYTHON) -m pip wheel -q --no-deps -w out/wheels 'antlr4-python3-runtime==4.9.*'
+	$(PYTHON) -m pip download -q --no-deps $(FOR) 'omegaconf>=2.3,<2.4' platformdirs 'transformers>=5.24,<5.25'
+	$(PYTHON) -m pip download -q $(FOR) 'pydantic>=2.10,<3'
+	du -sh out/wheels
 
 golden:  ## rewrite golden files and diagnostics pages; read the diff
 	$(PYTHON) -m pytest -q tests/golden tests/diagnostics --update-golden
