@@ -404,6 +404,7 @@ def test_what_does_not_fit_is_refused_before_it_is_made(tmp_path: Path) -> None:
         ({"rms_norm_eps": "small"}, "no config"),
         ({"hidden_act": "unheard_of"}, "no weights can be made"),
         ({"num_hidden_layers": 0}, "says no layers"),
+        ({"head_dim": 3}, "says heads of 3"),
     ],
 )
 def test_a_broken_config_is_told(changes: dict[str, Any], says: str, tmp_path: Path) -> None:
