@@ -3,7 +3,7 @@ PYTHON ?= python
 FOR ?= --only-binary=:all: --python-version 3.12 --platform manylinux_2_17_x86_64 -d out/wheels
 export OMP_WAIT_POLICY = PASSIVE
 
-.PHONY: help check lint types layers recipes test slow gpu wheels golden map pages rules format
+.PHONY: help check lint types layers recipes test slow kernels gpu wheels golden map pages rules format
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */\1\t/' | expand -t 12
@@ -29,6 +29,9 @@ test:  ## the tests, less the slow ones and those that need a GPU
 
 slow:  ## the long proofs
 	$(PYTHON) -m pytest -m slow
+
+kernels:  ## compile every kernel of every recipe for sm_90 and sm_100: registers, spills, seconds
+	$(PYTHON) benchmarks/kernels.py
 
 gpu:  ## on a CUDA device: kernels, captured steps, and what a step costs, in some 5 minutes
 	$(PYTHON) benchmarks/gpu.py

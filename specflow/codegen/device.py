@@ -14,8 +14,8 @@ from specflow.graph.ir import Launch, Line, Listed
 from specflow.graph.ops import BEST, OPS, TABLE
 from specflow.stages.base import NARROW, STEPS
 
-PARTS = 16  # programs that look for the best of a row of logits together
-TILE = 1024  # logits a program looks at at once
+PARTS = 32  # programs that look for the best of a row of logits together
+TILE = 2048  # logits a program looks at at once
 ARRIVALS = "arrivals"  # the state that counts them
 LETTER_OF = {"T": "TOPK", "H": "HIDDEN_SIZE", "V": "VOCAB_SIZE", "R": "NUM_RECENT"}
 

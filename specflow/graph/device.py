@@ -216,12 +216,17 @@ def launched(graph: StepGraph, variant: Variant) -> tuple[int, int]:
 
 
 def launches(lines: Iterable[Line]) -> int:
-    """Kernels outside the forwards: one a fused run, one any other op that is no view."""
+    """Kernels outside the forwards: one a fused run, and what any other op that is no view takes.
+
+    An op counts as one launch unless its row says more, so that op by op this is the least that
+    torch would launch: it makes several kernels of many an op.
+    """
     count = 0
     for line in lines:
         if isinstance(line, Launch):
             spec = OPS[line.op.kind]
-            count += spec.domain != "model" and not spec.view
+            if spec.domain != "model" and not spec.view:
+                count += spec.launches
         else:
             count += 1
     return count

@@ -9,6 +9,7 @@ row      how one program a request does it, operands in registers: the call of a
          first operand
 arity    operands, results
 view     it launches nothing
+launches at least so many on a device, where torch does it in several
 protocol of `specflow.models.protocols`, for ops on the host: whom they ask
 table    for ops with a row form that look a number up: the tensor of the model, by name
 """
@@ -29,6 +30,7 @@ class OpSpec:
     kernel: str = ""
     row: str = ""
     view: bool = False
+    launches: int = 1
     protocol: str = ""
     table: str = ""
 
@@ -104,7 +106,7 @@ OPS: dict[str, OpSpec] = {
         row="look_up({0}, to_target_ptr)",
         table="to_target",
     ),
-    "target_law": OpSpec("shape", "{model}.target_law({0})", (1, 1)),
+    "target_law": OpSpec("shape", "{model}.target_law({0})", (1, 1), launches=2),
     # reductions over the vocabulary
     "likeliest": _kernel("likeliest", 2, 2, "vocab"),
     "best_token": OpSpec("vocab", "best_token({0})", (1, 1), "best_token", "best_of_parts"),
@@ -118,7 +120,10 @@ OPS: dict[str, OpSpec] = {
     "propose_sum": OpSpec(
         "vocab", "propose({0}[:, {1}], {3}, {4}[:, {5}], bias={2})", (6, 2), "propose"
     ),
-    "filter_law": _kernel("filter_law", 4, 1, "vocab"),
+    # It sorts whole rows, for which torch has the device's own radix sort.
+    "filter_law": OpSpec(
+        "vocab", "filter_law({0}, {1}, {2}, {3})", (4, 1), "filter_law", launches=26
+    ),
     "pick_at": OpSpec("vocab", "pick({0}, {1}[:, {2}])", (3, 1), "pick"),
     "pick_all": OpSpec("vocab", "pick({0}, {1})", (2, 1), "pick"),
     "pick_one": OpSpec("vocab", "pick({0}[:, 0], {1}[:, 0])", (2, 1), "pick"),

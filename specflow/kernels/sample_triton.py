@@ -19,6 +19,8 @@ from torch import Tensor
 from specflow.kernels.sample import COLDEST
 from specflow.kernels.vocab_triton import ARRIVALS, arrived_last, cut
 
+SURVEYORS = 8  # warps of a program that reads whole rows, twice a tile at once: few turns to wait
+
 # Triton reads these annotations as strings; constexpr ones are compile-time numbers.
 PLAIN = tl.constexpr(0)  # weights are the law itself
 RESIDUAL = tl.constexpr(1)  # what a proposal leaves of it
@@ -108,7 +110,7 @@ def law_of(logits: Tensor, temperature: Tensor) -> Tensor:
     parts, tile = cut(rows, vocabulary)
     law_kernel[rows, parts](
         logits, temperature, law, vocabulary, rows // logits.shape[0],
-        TILE=tile, PARTS=parts, COLD=COLDEST,
+        TILE=2 * tile, PARTS=parts, COLD=COLDEST, num_warps=SURVEYORS,
     )  # fmt: skip
     return law
 
@@ -288,7 +290,7 @@ def propose(
         logits, added, temperature, coin, law, picked, *_left(law, rows, parts),
         ARRIVALS.of(logits.device, rows), vocabulary,
         logits.stride(0), added.stride(0), coin.stride(0),
-        TILE=tile, PARTS=parts, COLD=COLDEST, BIASED=bias is not None,
+        TILE=2 * tile, PARTS=parts, COLD=COLDEST, BIASED=bias is not None, num_warps=SURVEYORS,
     )  # fmt: skip
     return law, picked
 

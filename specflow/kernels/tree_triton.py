@@ -112,7 +112,7 @@ def likeliest_kernel(
 
 def _parts(vocabulary: int) -> tuple[int, int]:
     """How many parts a row has, and their size; both powers of two."""
-    tile = 4 * vocab_triton.TILE
+    tile = 2 * vocab_triton.TILE
     most = triton.next_power_of_2(triton.cdiv(vocabulary, MOST_PARTS))
     tile = max(tile, most)
     return triton.next_power_of_2(triton.cdiv(vocabulary, tile)), tile

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-TILE = 1024  # numbers of a row that a program looks at at once
+TILE = 2048  # numbers of a row that a program looks at at once
 PROGRAMS = 264  # two for each multiprocessor of an H100; a fixed number, so that plans do not vary
 MOST_PARTS = 32
 

@@ -6,22 +6,25 @@ A process of its own, because Triton reads that variable once, when it is import
 from __future__ import annotations
 
 import json
+import tempfile
 
 import torch
 
 from specflow.kernels import inject, inject_triton, kv, kv_triton
 from specflow.kernels.inject import Landing, Turning
 from tests.devices import onto
+from tests.hastened import hasten
 
 SLOTS, HEADS, LENGTH = 9, 2, 24
 
 
 def ascending(rows: int, depth: int, nodes: int, generator: torch.Generator) -> torch.Tensor:
-    """Accepted paths of every length, each from the root on."""
+    """Accepted paths, each from the root on: the longest first, then of any length."""
     path = torch.full((rows, depth), -1)
     path[:, 0] = 0
     for row in range(rows):
-        count = int(torch.randint(0, min(depth, nodes), (), generator=generator))
+        longest = min(depth, nodes) - 1
+        count = int(torch.randint(0, longest + 1, (), generator=generator)) if row else longest
         chosen = torch.randperm(nodes - 1, generator=generator)[:count].sort().values + 1
         path[row, 1 : 1 + count] = chosen
     return path
@@ -59,6 +62,13 @@ def moves(
     return int((ours != before).any(-1).any(0).any(1).sum())
 
 
+def path_lengths(seed: int, rows: int, depth: int, nodes: int) -> list[int]:
+    """How many nodes the paths of such a case have."""
+    generator = torch.Generator().manual_seed(seed)
+    torch.randn(3, SLOTS, HEADS, LENGTH, 20, generator=generator)
+    return [int(n) for n in (ascending(rows, depth, nodes, generator) >= 0).sum(1)]
+
+
 def injected(
     seed: int, rows: int, width: int, dtype: torch.dtype, turns: bool, where: str = "cpu"
 ) -> list[int]:
@@ -89,11 +99,42 @@ def injected(
     return lengths.tolist()
 
 
+def far() -> int:
+    """Elements of slots whose offsets pass 32 bits; both kernels reach the last head of them.
+
+    The slots are a file of nothing: what nobody writes takes no room.
+    """
+    heads, length, width, count = 20, 1 << 20, 128, 3
+    draw = torch.Generator().manual_seed(1)
+    keys, values = torch.randn(2, 1, count, heads, width, generator=draw).bfloat16()
+    flat = torch.ones(1, count, width).bfloat16()
+    turning = Turning(torch.ones(width).bfloat16(), 1e-6, flat, torch.zeros_like(flat))
+    start = length - count - 1
+    with tempfile.NamedTemporaryFile() as file:
+        size = 2 * heads * length * width
+        whole = torch.from_file(file.name, shared=True, size=size, dtype=torch.bfloat16)
+        kept = whole.view(2, 1, heads, length, width)
+        landing = Landing(torch.tensor([start]), torch.tensor([count]), turns=False)
+        inject_triton.inject_rows(keys, values, turning, (kept[0], kept[1]), landing)
+        assert torch.equal(kept[1, 0, :, start : start + count], values[0].transpose(0, 1))
+        kv_triton.move_accepted(kept, torch.tensor([[0, 2, -1]]), torch.tensor([start]))
+        assert torch.equal(kept[1, 0, :, start + 1], values[0, 2])
+    return size
+
+
 def main() -> None:
     """Every shape; what occurred."""
+    hasten()
     moved = [moves(*case) for case in MOVES]
     lengths = {length for case in INJECTIONS for length in injected(*case)}
-    print(json.dumps({"moved": moved, "accept_len": sorted(lengths)}))
+    paths = {
+        n for seed, rows, depth, nodes, _ in MOVES for n in path_lengths(seed, rows, depth, nodes)
+    }
+    print(
+        json.dumps(
+            {"moved": moved, "paths": sorted(paths), "accept_len": sorted(lengths), "far": far()}
+        )
+    )
 
 
 if __name__ == "__main__":

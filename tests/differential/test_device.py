@@ -1,17 +1,14 @@
-"""Steps as a device runs them: equal to torch under the interpreter, compiled ahead of time."""
+"""Steps as a device runs them: equal to torch under the interpreter."""
 
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from specflow.codegen import emit
-from specflow.codegen.cache import on_device
-from specflow.codegen.device import PARTS, TILE, device_steps
 from specflow.graph.ops import OPS
 from specflow.load import load
 from specflow.lower import lower
@@ -23,17 +20,12 @@ pytest.importorskip("triton")
 
 # No recipe that ships draws under a plan: there the length that is capped comes from outside.
 DRAWN = "sampling.temperature=0.8"
-CASES = [
-    *((path, ()) for path in RECIPES),
-    *((p, (DRAWN,)) for p in RECIPES if p.stem in {"dspark_planned", "dspark_capped"}),
-]
 # Packs run the steps of pico recipes on other models: one of each kind is interpreted, the slowest
 # of them in the slow set.
 SLOW = {"ngram", "ngram_sampled", "eagle3_adaptive", "eagle3_tree", "dspark_block"}
 PICO = [p for p in RECIPES if p.parent.name == "pico"]
 QUICK = [p for p in PICO if p.stem not in SLOW]
 UNDER_A_PLAN = [p for p in PICO if p.stem in {"dspark_planned", "dspark_capped"}]
-TYPES = {"int64": "*i64", "int32": "*i32", "float": "*fp32", "bool": "*i1"}
 
 
 Lengths = dict[str, list[int]]
@@ -89,64 +81,35 @@ def test_accept_lengths_of_every_size_were_seen(found: dict[str, Lengths | str])
     assert lengths_of(path, found)["chain"] == [1, 2, 3, 4]
 
 
-@dataclass(frozen=True)
-class Source:
-    """A kernel to compile; many recipes have the same."""
+def test_what_torch_does_on_a_device_is_counted_whole() -> None:
+    """An op that is torch's own there takes at least as many launches as its row says."""
+    from torch.utils._python_dispatch import TorchDispatchMode
 
-    text: str
-    signature: tuple[tuple[str, str], ...]
-    constants: tuple[tuple[str, int], ...]
+    from specflow import kernels
+    from specflow.models.nets import as_target_law
 
+    class Counted(TorchDispatchMode):
+        count = 0
 
-def sources(root: Path) -> dict[Source, Any]:
-    """Every kernel of every recipe, the same ones once."""
-    found: dict[Source, Any] = {}
-    for path, overrides in CASES:
-        resolved = resolve(load(path, overrides))
-        graph = lower(resolved)
-        device = on_device(emit(graph, resolved).load(root))
-        made = [kernel for step in device_steps(graph) for kernel in step.kernels]
-        assert made, path
-        for kernel in made:
-            function = getattr(device, f"{kernel.name}_kernel")
-            numbers = {e: int(size) for e, size in kernel.extents}
-            numbers |= {"BLOCK": int(kernel.block), "PARTS": PARTS, "TILE": TILE}
-            constants = {p: numbers[p] for p in function.arg_names if p in numbers}
-            types = {a.name: TYPES[a.dtype] for a in kernel.loads}
-            types |= {a.name: TYPES[a.dtype] for a, _ in kernel.stores}
-            for to, source in kernel.copies:
-                types |= {to.name: "*fp32", source.name: "*fp32"}
-            if kernel.best is not None:
-                types |= dict.fromkeys(kernel.best.read, "*bf16")
-                types |= {"best": "*fp32", "arrivals": "*i32"}
-            signature = {
-                p: "constexpr" if p in constants else types.get(p.removesuffix("_ptr"), "*i64")
-                for p in function.arg_names
-            }
-            signature |= {p: "i32" for p in signature if p == "V" or p.endswith(("_wide", "_rows"))}
-            text = inspect.getsource(function.fn).partition(":")[2]  # without its name
-            key = Source(text, tuple(signature.items()), tuple(constants.items()))
-            found.setdefault(key, function)
-    return found
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            result = func(*args, **(kwargs or {}))
+            views = any(r.alias_info and not r.alias_info.is_write for r in func._schema.returns)
+            self.count += not views
+            return result
 
-
-@pytest.mark.parametrize("arch", [90, 100])
-def test_kernels_compile_without_a_gpu(arch: int, tmp_path: Path) -> None:
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    found = sources(tmp_path)
-    assert len(found) > 20
-    for key, function in found.items():
-        source = ASTSource(
-            fn=function,
-            signature=dict(key.signature),
-            constexprs={(function.arg_names.index(k),): v for k, v in key.constants},
-        )
-        compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32))
-        assert f".target sm_{arch}" in compiled.asm["ptx"]
-        assert ".local" not in compiled.asm["ptx"], key.text  # registers only: nothing spills
+    law, each, table = torch.rand(2, 3, 7), torch.ones(2), torch.arange(7)
+    few = each.long()
+    called = {
+        "filter_law": lambda: kernels.filter_law(law, few, each, each),
+        "target_law": lambda: as_target_law(law, table, 9),
+    }
+    for name, call in called.items():
+        with Counted() as counted:
+            call()
+        assert OPS[name].launches == counted.count, name
+    assert {kind for kind, spec in OPS.items() if spec.launches > 1} == set(called)
 
 
 @pytest.mark.parametrize("kind", sorted(k for k, s in OPS.items() if "(" in s.row))

@@ -1,9 +1,6 @@
-"""What writes into slots: equal to torch under the interpreter, to the pool, and compiled ahead."""
+"""What writes into slots: equal to torch under the interpreter, and to the pool."""
 
 from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -11,7 +8,7 @@ import torch
 from specflow.kernels import kv
 from specflow.kernels.inject import Landing, Turning, inject_rows
 from specflow.pools import KVPool, LayerShape
-from tests.differential.test_attention_kernels import interpreted, resources
+from tests.differential.test_attention_kernels import interpreted
 
 pytest.importorskip("triton")
 
@@ -19,7 +16,9 @@ pytest.importorskip("triton")
 def test_the_kernels_equal_their_references() -> None:
     found = interpreted("slots_interpreted.py")
     assert sum(found["moved"]) > 50
+    assert {1, 2, 4, 8} <= set(found["paths"])  # the root alone, some nodes, all of 4 and of 8
     assert found["accept_len"] == list(range(7))
+    assert found["far"] > 2**32
 
 
 def test_the_reference_moves_what_the_pool_moves() -> None:
@@ -60,40 +59,3 @@ def test_the_reference_injects_what_the_draft_injects() -> None:
     pool.write(0, turned, values.transpose(1, 2), pool.flat_rows(slots, heads))
     for mine, its in zip(ours, pool.read(0, rows, 8), strict=True):
         torch.testing.assert_close(mine, its)
-
-
-KERNELS = {
-    "move": {"D": 8, "E": 128, "WIDE": 128},
-    "inject": {"W": 8, "E": 128, "HALF": 64, "TURNS": True},
-}
-TYPES = {
-    "path": "*i64", "seq_lens": "*i64", "starts": "*i64", "accept_len": "*i64", "eps": "fp32",
-    **dict.fromkeys(
-        ("slots", "keys", "values", "weight", "cos", "sin", "kept_keys", "kept_values"), "*bf16"
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("arch", [90, 100])
-@pytest.mark.parametrize("name", KERNELS)
-def test_the_kernels_compile_without_spills(name: str, arch: int, tmp_path: Path) -> None:
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    from specflow.kernels.inject_triton import inject_kernel
-    from specflow.kernels.kv_triton import move_kernel
-
-    kernel: Any = {"move": move_kernel, "inject": inject_kernel}[name]
-    constants = KERNELS[name]
-    names = kernel.arg_names
-    signature = {n: "constexpr" if n in constants else TYPES.get(n, "i32") for n in names}
-    source = ASTSource(
-        fn=kernel,
-        signature=signature,
-        constexprs={(names.index(n),): value for n, value in constants.items()},
-    )
-    compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32), options={"num_warps": 1})
-    assert f".target sm_{arch}" in compiled.asm["ptx"]
-    used = resources(compiled.asm["cubin"], tmp_path)
-    assert used["STACK"] == used["LOCAL"] == 0

@@ -27,8 +27,8 @@ from specflow.models.protocols import Draft, Target
 
 from .step import State
 
-PARTS = 16  # programs that look for the best of a row of logits together
-TILE = 1024  # logits that one of them looks at at once
+PARTS = 32  # programs that look for the best of a row of logits together
+TILE = 2048  # logits that one of them looks at at once
 
 
 @dataclass

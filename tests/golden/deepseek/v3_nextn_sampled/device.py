@@ -216,7 +216,7 @@ def rows_5(state: Device, guess_3: Tensor, law_4: Tensor, standing: Tensor) -> N
 
 
 def step(target: Target, drafter: Draft, state: Device) -> None:
-    """One captured step: all guesses are verified. 15 launches outside the forwards."""
+    """One captured step: all guesses are verified. 40 launches outside the forwards."""
     coins = draft_coins(state.seeds, state.seq_lens, NUM_STEPS)  # [B, K]
     # shapes given: [B, V], [B, H]
     logits, hidden = drafter.decode_hidden(state.first_guess, state.draft_hidden, state.seq_lens)
@@ -243,4 +243,4 @@ def step(target: Target, drafter: Draft, state: Device) -> None:
 VARIANTS = {
     "chain": step,
 }
-LAUNCHES = {"chain": 15}
+LAUNCHES = {"chain": 40}

@@ -209,7 +209,7 @@ def rows_5(state: Device, guess_3: Tensor, whole_law_3: Tensor, standing: Tensor
 
 
 def step(target: Target, drafter: Draft, state: Device) -> None:
-    """One captured step: all guesses are verified. 20 launches outside the forwards."""
+    """One captured step: all guesses are verified. 23 launches outside the forwards."""
     coins = draft_coins(state.seeds, state.seq_lens, NUM_STEPS)  # [B, K]
     # shapes given: [B, V], [B, H]
     logits, hidden = drafter.decode_hidden(state.first_guess, state.draft_hidden, state.seq_lens)
@@ -240,4 +240,4 @@ def step(target: Target, drafter: Draft, state: Device) -> None:
 VARIANTS = {
     "chain": step,
 }
-LAUNCHES = {"chain": 20}
+LAUNCHES = {"chain": 23}
