@@ -79,9 +79,7 @@ def _tell_graph(built: StepGraph, graph: StepGraph) -> None:
             f"fuse      {v.name}: {launches(lines)} → {launches(runs)} launches outside the "
             f"forwards, {made} of them kernels made here"
         )
-    print(
-        "          before: one an op, which is the least torch would launch; after: as a device runs it"
-    )
+    print("          before: one an op, the least torch would launch; after: as a device runs it")
 
 
 def _write(module: StepModule, out: Path, *, force: bool) -> int:
