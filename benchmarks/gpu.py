@@ -346,8 +346,7 @@ def main() -> int:
                 job.kill()
             found = Found.gather(jobs)
             file = write(args, found, monotonic() - began)
-            for job in jobs:
-                report_log(job)
+            report_logs(jobs)
     print("\n".join(page(found, monotonic() - began)))
     print(f"\nwritten to {file} and {file.with_suffix('.md').name}")
     wrong = any(not line["passed"] for items in found.items.values() for line in items.values())
@@ -356,12 +355,18 @@ def main() -> int:
     return int(wrong or undone or not shown)
 
 
-def report_log(job: Job) -> None:
-    """The end of what a process printed, where it did not end well."""
-    log = job.file.with_suffix(".log")
-    if job.ended != "done" and log.is_file():
-        tail = log.read_text(errors="replace").splitlines()[-15:]
-        print(f"--- {job.part.name} {job.shard}: {job.ended or 'killed'}", *tail, sep="\n  ")
+def report_logs(jobs: list[Job]) -> None:
+    """The end of what processes printed that did not end well; what several said, once."""
+    said: dict[str, list[str]] = {}
+    for job in jobs:
+        log = job.file.with_suffix(".log")
+        if job.ended != "done" and log.is_file():
+            tail = "\n  ".join(log.read_text(errors="replace").splitlines()[-15:])
+            said.setdefault(tail, []).append(
+                f"{job.part.name} {job.shard} ({job.ended or 'killed'})"
+            )
+    for tail, who in said.items():
+        print(f"--- {', '.join(who)}\n  {tail}")
 
 
 def name_of(found: Found) -> str:

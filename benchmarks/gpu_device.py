@@ -7,6 +7,7 @@ rehearsal says of time is of no meaning.
 
 from __future__ import annotations
 
+import gc
 import json
 import tempfile
 from collections import Counter
@@ -164,7 +165,8 @@ class Cuda:
             return False
 
     def forget(self) -> None:
-        """Give back what nobody holds any more."""
+        """Give back what nobody holds any more: no capture is to be disturbed by it later."""
+        gc.collect()
         torch.cuda.empty_cache()
 
 

@@ -166,6 +166,7 @@ def main() -> int:
         leave(args.out, line)
         if not line["passed"] and not device.alive():
             return BROKEN
+        device.forget()
     return 0
 
 
