@@ -278,23 +278,34 @@ class Plan:
 
 FEWEST = 16  # rows, columns and depth of a matrix product, of which a device has no smaller one
 MOST_PARTS = 64  # whoever merges them reads one after the other
-MOST_SUMS = 8192  # numbers a tile of queries sums up: `plan` takes fewer lines of wider heads
+MOST_SUMS = 16384  # numbers a tile of queries sums up: `plan` takes fewer lines of wider heads
 
 
 def plan(
-    rows: int, lines: int, width: int, extent: int, itemsize: int, *, chain: bool = False
+    rows: int,
+    lines: int,
+    width: int,
+    extent: int,
+    itemsize: int,
+    *,
+    chain: bool = False,
+    latent: bool = False,
 ) -> Plan:
     """Tiles that fit the registers and the shared memory, and as many parts as fill a device.
 
-    rows   rows and key-value heads
-    lines  queries that share a key-value head
-    width  of the wider of key and value, both parts of a latent key together
-    chain  there are no marks of a tree to be held beside the sums
+    rows    rows and key-value heads
+    lines   queries that share a key-value head
+    width   of the wider of key and value, both parts of a latent key together
+    chain   there are no marks of a tree to be held beside the sums
+    latent  keys are the values too, and loaded once
     """
-    most = 64 if width <= 128 and itemsize == 2 else 32 if width <= 256 and itemsize == 2 else 16
+    most, tile = FEWEST, 32 if width <= 256 else 16
+    if itemsize == 2:
+        most = 64 if width <= 128 or (width <= 256 and chain) else 32
     lines_each = min(max(FEWEST, triton.next_power_of_2(lines)), most)
-    many = width <= 64 or (width <= 128 and (chain or lines_each == FEWEST))
-    tile = 64 if many and itemsize == 2 else 32 if width <= 256 else 16
+    if itemsize == 2:
+        many = width <= 64 or (width <= 128 and (chain or lines_each == FEWEST))
+        tile = 64 if many else 32 if width <= 256 or latent else 16
     tiles = rows * triton.cdiv(lines, lines_each)
     parts = max(1, min(PROGRAMS // tiles, triton.cdiv(extent, 2 * tile), MOST_PARTS))
     warps = 8 if lines_each * width >= 8192 else 4  # sums of 64 x 128 spill the registers of four
@@ -350,7 +361,7 @@ def attend_new(
     widest = max(wide[0] + (wide[2] if turned else 0), wide[1])
     cut = cut or plan(
         rows * shared, count * groups, widest, extent, query.element_size(),
-        chain=sight.sees is None,
+        chain=sight.sees is None, latent=latent is not None,
     )  # fmt: skip
     tiles = rows * shared * triton.cdiv(count * groups, cut.M)
     scratch = SCRATCH.of(query.device, tiles, cut, wide[1])

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface
 
 from specflow.errors import RuntimeFault
@@ -451,7 +452,9 @@ def _mix(  # noqa: PLR0917 - as `mix`
     rows, heads, queries, width = query.shape
     groups = heads // key.shape[1]
     plain = softcap is None and sinks is None
-    if queries > MOST_FOLDED and plain:
+    if query.device.type == "cuda" and step.prompt and plain and window is None:
+        return causal(query, key, value, scaling)
+    if queries > MOST_FOLDED and plain and query.device.type == "cpu":
         mask = step.mask(window, 1)
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, scale=scaling, enable_gqa=groups > 1
@@ -474,6 +477,17 @@ def _mix(  # noqa: PLR0917 - as `mix`
         shares = torch.softmax(scores, dim=-1)[..., : key.shape[2]]
         mixed = torch.matmul(shares.to(value.dtype), value)
     return mixed.reshape(rows, heads, queries, value.shape[-1])
+
+
+def causal(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+    """What the last positions [B, H, q, E] read of all up to their own [B, K, S, E].
+
+    A device's kernels for long prompts take no mask, or no groups: told like this they take both.
+    """
+    bias = causal_lower_right(query.shape[2], key.shape[2])
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask=bias, scale=scaling, enable_gqa=query.shape[1] > key.shape[1]
+    )
 
 
 def mix_latent(

@@ -12,10 +12,10 @@ from torch import Tensor
 from specflow.kernels.attention import attend_new
 from specflow.kernels.inject import inject_rows
 from specflow.kernels.kv import move_accepted
-from specflow.models.attention import SDPA, Step, nothing_planned
+from specflow.models.attention import SDPA, Frame, Step, causal, nothing_planned
 from specflow.models.backends import Triton
 from specflow.models.lm import LanguageModel
-from specflow.pools import KVPool
+from specflow.pools import KVPool, LayerShape
 from tests.differential.sessions_interpreted import run_with
 from tests.differential.test_attention_kernels import interpreted
 from tests.differential.tiny_models import WINDOW, build
@@ -107,3 +107,23 @@ def test_whole_sessions_by_the_kernel_say_the_same() -> None:
         assert each["launches"] > 20
         assert all(len(said) == 12 for said, _ in each["by_kernel"].values())
     assert any(max(n) > 1 for each in found.values() for _, n in each["by_kernel"].values())
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, 70), (33, 70), (5, 1)])
+def test_a_part_of_a_prompt_reads_what_lies_before_it(start: int, count: int) -> None:
+    """As the torch backend reads it on a device, without a mask, and as the kernel is told it."""
+    torch.manual_seed(start)
+    pool = KVPool(2, start + count + 9, {0: LayerShape(2, 16, 16)})
+    for tensor in pool.read(0, 2, pool.length):
+        tensor.copy_(torch.randn(tensor.shape))
+    _, step = Frame(pool, pool.length, torch.float32, row=1).prefill(count, start)
+    query = torch.randn(1, 4, count, 16)
+    keys, values = pool.read(0, 1, start + count, 1)
+    masked = SDPA.mix(query, keys, values, step, None, None, None, None)
+    for read in (
+        causal(query, keys, values, None),
+        Triton(attend_new, move_accepted, inject_rows).mix(
+            query, keys, values, step, None, None, None, None
+        ),
+    ):
+        torch.testing.assert_close(read, masked, atol=1e-5, rtol=1e-5)  # another order of sums

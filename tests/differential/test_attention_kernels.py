@@ -116,6 +116,8 @@ SHAPES = [
     Shape(512, 512, 0, 8, 8, 2),  # the layers of Gemma 4 that see all
     Shape(512, 512, 64, 8, 128, 1),  # latents of DeepSeek
     Shape(128, 128, 0, 512, 4, 8, flags=("CHAIN",)),  # a part of a prompt
+    Shape(256, 256, 0, 512, 2, 4, flags=("CHAIN",)),
+    Shape(512, 512, 64, 512, 128, 1, flags=("CHAIN",)),
     Shape(128, 128, 0, 8, 4, 8, flags=("PAGED",)),
     Shape(64, 64, 0, 8, 8, 8, flags=("WINDOW", "SINKS")),
     Shape(256, 256, 0, 64, 2, 4, flags=("WINDOW", "SOFTCAP")),
@@ -177,7 +179,8 @@ def compile_for(arch: int, shape: Shape) -> Any:
     wide = [max(16, triton.next_power_of_2(each)) for each in widths]
     widest = max(wide[0] + (wide[2] if shape.turned else 0), wide[1])
     size, chain = 4 if shape.dtype == "fp32" else 2, "CHAIN" in shape.flags
-    cut = plan(shape.heads, shape.count * shape.group, widest, 4096, size, chain=chain)
+    lines, latent = shape.count * shape.group, shape.turned > 0
+    cut = plan(shape.heads, lines, widest, 4096, size, chain=chain, latent=latent)
     constants: dict[str, Any] = {
         "G": shape.group, "HEADS": shape.heads, "E": shape.width, "V": shape.deep,
         "T": shape.turned, "WIDE_E": wide[0], "WIDE_V": wide[1], "WIDE_T": wide[2], "M": cut.M,
