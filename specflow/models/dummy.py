@@ -108,10 +108,10 @@ def config_of(found: ModelFacts) -> Any:
         )
     with quiet(), foreign(f"config.json of `{found.model}` is no config", NO_CONFIG):
         config = CONFIG_MAPPING[kind].from_dict(dict(found.config))
-    text = config.get_text_config()
-    width = getattr(text, "head_dim", None) or 0
-    fault = "no layers" if not getattr(text, "num_hidden_layers", 0) else ""
-    fault = fault or (f"heads of {width}, whose halves are turned by position" if width % 2 else "")
+    layers, width = config.get_text_config().num_hidden_layers, found.text.get("head_dim")
+    fault = "" if layers else "no layers"
+    if type(width) is int and width % 2:  # a config may have one for each layer
+        fault = f"heads of {width}, whose halves are turned by position"
     if fault:
         raise RuntimeFault(f"config.json of `{found.model}` says {fault}; {NO_CONFIG}")
     return config
