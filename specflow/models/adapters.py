@@ -11,20 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, ExpertsInterface
 
 from specflow.constraints.drafts import RECURRENT
 from specflow.errors import RuntimeFault
 from specflow.models.attention import ATTENTION, SDPA, Backend
+from specflow.models.experts import EXPERTS, uses_experts
 from specflow.models.lean import LeanDecoder
 from specflow.models.linear import fuse, pack
 
 # Tokens, positions, step, taps -> normed hidden states, and what enters the tapped layers.
 Run = Callable[[Tensor, Tensor, Any, tuple[int, ...]], tuple[Tensor, Tensor]]
 INSTEAD = "use another target model, or run the recipe on an engine"
-EXPERTS = "specflow"
 DRIVEN_LAYERS = frozenset({"full_attention", "sliding_attention"})
-MOST_COPIED = 64  # tokens up to which copying the weights of each chosen expert is bearable
 
 
 @dataclass(frozen=True)
@@ -225,29 +223,6 @@ def expected_windows(config: Any) -> int:
     return int(config.num_hidden_layers) if getattr(config, "sliding_window", None) else 0
 
 
-def uses_experts(decoder: nn.Module) -> bool:
-    """Whether some layer routes its tokens through a table of experts."""
-    return any(
-        hasattr(module, "num_experts") and hasattr(module, "has_gate")
-        for module in decoder.modules()
-    )
-
-
-def run_experts(module: nn.Module, hidden: Tensor, *routing: Tensor) -> Tensor:
-    """Experts without a host sync; their weights are copied only where no grouped kernel is."""
-    grouped = (
-        hidden.device.type == "cpu"
-        or hidden.dtype == torch.bfloat16
-        or hidden.shape[0] > MOST_COPIED
-    )
-    if hidden.dtype == torch.float64:
-        grouped = False
-    mixed: Tensor = ALL_EXPERTS_FUNCTIONS["grouped_mm" if grouped else "batched_mm"](
-        module, hidden, *routing
-    )
-    return mixed
-
-
 def absorb(decoder: Any) -> None:
     """Let latent attention hand over its latents, which `attend` reads without expanding them."""
     for layer in decoder.layers:
@@ -262,6 +237,3 @@ def absorb(decoder: Any) -> None:
 
 def _keep(latent: Tensor, rotated: Tensor) -> tuple[Tensor, Tensor]:
     return latent, rotated
-
-
-ExpertsInterface.register(EXPERTS, run_experts)

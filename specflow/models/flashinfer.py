@@ -131,7 +131,7 @@ class Planned:
             mask_indptr_buf=each * self.bytes_each,
             backend="fa2",  # the one that reads a mask of one's own
         )
-        self._copied = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._copied = torch.cuda.Event() if device.type == "cuda" else None
 
     @torch.inference_mode()  # as the forwards are, in which buffers may have been made
     def plan(self, needed: int) -> None:
@@ -275,7 +275,8 @@ def _packed(seen: Tensor) -> Tensor:
     """Bits [.., n] as bytes [.., n / 8]."""
     whole = F.pad(seen, (0, -seen.shape[-1] % 8)).to(torch.uint8).unflatten(-1, (-1, 8))
     places = 1 << torch.arange(8, dtype=torch.uint8, device=seen.device)
-    return (whole * places).sum(-1, dtype=torch.uint8)
+    packed: Tensor = (whole * places).sum(-1, dtype=torch.uint8)
+    return packed
 
 
 def _host(tensor: Tensor, device: torch.device) -> Tensor:
