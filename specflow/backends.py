@@ -20,7 +20,6 @@ class Capability:
     window      sliding windows; softcap, sinks likewise
     latents     latent attention without expanding it
     by_length   reads a row as far as it is long, however far a step was captured to reach
-    pages       positions a page may hold, where keys and values lie in pages; empty is any
     package     the module it needs, by the name it is imported by; empty is none
     """
 
@@ -34,7 +33,6 @@ class Capability:
     sinks: bool = True
     latents: bool = True
     by_length: bool = True
-    pages: tuple[int, ...] = ()
     package: str = ""
 
 
@@ -53,7 +51,10 @@ EXTRA = "specflow[gpu]"  # brings what they need
 
 @dataclass(frozen=True)
 class Asked:
-    """What a recipe asks of a backend; a width of 0 is not known."""
+    """What a recipe asks of a backend; a width of 0 is not known.
+
+    draft_head_size  of the heads of a draft, which the same backend computes
+    """
 
     dtype: str
     head_size: int
@@ -62,6 +63,7 @@ class Asked:
     softcap: bool
     sinks: bool
     latents: bool
+    draft_head_size: int = 0
 
 
 def default_backend(device: str) -> str:
@@ -81,11 +83,11 @@ def lacking(row: Capability, asked: Asked) -> Iterator[str]:
         yield "attention sinks"
     if asked.latents and not row.latents:
         yield "latent attention"
-    if asked.latents or not asked.head_size:
-        return
-    sizes, widest = row.head_sizes, row.widest
-    if (sizes and asked.head_size not in sizes) or (widest and asked.head_size > widest):
-        yield f"heads of {asked.head_size}"
+    widths = (0 if asked.latents else asked.head_size, asked.draft_head_size)
+    for width in dict.fromkeys(each for each in widths if each):
+        fits = not row.head_sizes or width in row.head_sizes
+        if not fits or (row.widest and width > row.widest):
+            yield f"heads of {width}"
 
 
 def installed(row: Capability) -> bool:

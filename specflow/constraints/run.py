@@ -206,6 +206,7 @@ def asked_of(r: ResolvedRecipe) -> Asked:
         softcap=bool(config.get("attn_logit_softcapping")),
         sinks=config.get("model_type") in WITH_SINKS,
         latents=bool(config.get("kv_lora_rank")),
+        draft_head_size=head_size(r.facts["draft"].text),
     )
 
 

@@ -31,6 +31,17 @@ def test_every_lack_is_named() -> None:
     ]
 
 
+def test_a_draft_s_heads_are_the_backend_s_too() -> None:
+    row = CAPABILITIES["flashinfer"]
+    asked = replace(PLAIN, draft_head_size=128)
+    assert not list(lacking(row, asked))
+    assert list(lacking(row, replace(asked, draft_head_size=32))) == ["heads of 32"]
+    assert list(lacking(row, replace(asked, head_size=32, draft_head_size=32))) == ["heads of 32"]
+    assert list(lacking(row, replace(asked, latents=True, draft_head_size=32))) == [
+        "latent attention", "heads of 32",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("name", CAPABILITIES)
 def test_every_backend_reads_a_llama(name: str) -> None:
     assert not list(lacking(CAPABILITIES[name], PLAIN))
@@ -97,3 +108,19 @@ def test_what_a_target_needs_is_read_from_its_config() -> None:
     with pytest.raises(RecipeError) as caught:
         resolve(loads(FLASHINFER, "recipe.yaml"))
     assert [d.code for d in caught.value.diagnostics if d.code == "SF077"] == ["SF077"]
+
+
+TREE = """
+target: {model: "builtin:pico-llama"}
+draft: {algorithm: NGRAM}
+verify: {shape: tree}
+run: {device: cuda, dtype: bfloat16, attention: flashinfer}
+"""
+
+
+def test_a_draft_with_heads_of_its_own_is_told_of() -> None:
+    text = TREE.replace("NGRAM", 'EAGLE3, model: "builtin:pico-llama-eagle3"')
+    with pytest.raises(RecipeError) as caught:
+        resolve(loads(text.replace("shape: tree", "shape: chain"), "recipe.yaml"))
+    found = [d.message for d in caught.value.diagnostics if d.code == "SF077"]
+    assert found == ["`run.attention: flashinfer` has no heads of 32"]
