@@ -141,9 +141,10 @@ def open_target(recipe: ResolvedRecipe, watch: Stages) -> tuple[LanguageModel, W
     """The target on its device, with its tokenizer; RuntimeFault where that cannot be."""
     heed()
     if recipe.run.device == "cuda" and not torch.cuda.is_available():
+        built = "" if torch.version.cuda else f" that torch {torch.__version__} can use"
         raise RuntimeFault(
-            "`run.device: cuda` is asked for and this machine has no CUDA device; "
-            "write `run.device: cpu`"
+            f"`run.device: cuda` is asked for and this machine has no CUDA device{built}; "
+            "write `run.device: cpu`, or run it where `torch.cuda.is_available()`"
         )
     if recipe.run.threads:
         torch.set_num_threads(recipe.run.threads)

@@ -266,7 +266,7 @@ def _read_override(at: Span, findings: list[Diagnostic]) -> tuple[list[str], Nod
         return None
     if not _is_path(name, key, findings):
         return None
-    node, found = read(at.source, key.end + 1, at.end)
+    node, found = read(at.source, key.end + 1, at.end, name.rpartition(".")[2])
     findings += found
     if node is not None and node.value is None and not node.place.value.text:
         node = None

@@ -185,14 +185,16 @@ class RunFields(Fields):
     )
     attention: Literal["sdpa", "triton", "flashinfer"] = field(
         "Who computes attention: sdpa (torch), triton (a kernel of specflow), flashinfer.",
-        derive="triton on cuda, sdpa on a CPU",
+        derive="triton on cuda, sdpa on a CPU and where inductor compiles",
     )
     graph: Literal["on", "off"] = field(
-        "Capture each step as a CUDA graph; `auto` is what the device allows.",
+        "Capture each step as a CUDA graph, or launch its kernels one by one; `auto` is what the "
+        "device allows.",
         derive="on on cuda, off on a CPU",
     )
     compile: Literal["none", "inductor"] = field(
-        "Compile each step whole: inductor makes kernels of its own of the torch spelling.",
+        "Compile each step whole: inductor makes kernels of its own of the torch spelling, and a "
+        "graph captures those.",
         default="none",
     )
     load_format: Literal["auto", "dummy"] = field(

@@ -43,11 +43,14 @@ def finding(code: str, message: str, *labels: Label, help: str | None = None) ->
 
 
 def read(
-    source: Source, start: int = 0, end: int | None = None
+    source: Source, start: int = 0, end: int | None = None, key: str = ""
 ) -> tuple[Node | None, list[Diagnostic]]:
-    """The value written in a stretch of a source, nothing for an empty one, and the findings."""
+    """The value written in a stretch of a source, nothing for an empty one, and the findings.
+
+    key  the field that the whole of it is of, where it is one's
+    """
     text = source.text[start:end]
-    reading = _Reading(source, start, [])
+    reading = _Reading(source, start, [], key)
     try:
         return reading.document(yaml.parse(text, Loader=yaml.SafeLoader)), reading.findings
     except _TooDeep:
@@ -97,6 +100,7 @@ class _Reading:
     source: Source
     base: int
     findings: list[Diagnostic]
+    field: str = ""
 
     def document(self, events: Iterator[Any]) -> Node | None:
         """The only document of a stream, or nothing when the stream has none."""
@@ -106,10 +110,12 @@ class _Reading:
                 self.note("SF000", "a recipe is one document", event, label="a second one begins")
                 break
             if isinstance(event, yaml.NodeEvent):
-                root = self.node(event, events, None, 1)
+                root = self.node(event, events, None, 1, self.field)
         return root
 
-    def node(self, event: Any, events: Iterator[Any], key: Span | None, depth: int) -> Node:
+    def node(
+        self, event: Any, events: Iterator[Any], key: Span | None, depth: int, name: str = ""
+    ) -> Node:
         """The node an event begins, read to its end."""
         if depth > DEEPEST:
             self.note("SF000", f"nested deeper than {DEEPEST} levels", event)
@@ -119,7 +125,7 @@ class _Reading:
             return self.mapping(event, events, key, depth)
         if isinstance(event, yaml.SequenceStartEvent):
             return self.sequence(event, events, key, depth)
-        value = self.scalar(event) if isinstance(event, yaml.ScalarEvent) else None
+        value = self.scalar(event, name) if isinstance(event, yaml.ScalarEvent) else None
         return Node(value, Place(key, self.span(event)))
 
     def mapping(self, event: Any, events: Iterator[Any], key: Span | None, depth: int) -> Node:
@@ -129,7 +135,7 @@ class _Reading:
             if isinstance(inner, yaml.MappingEndEvent):
                 return Node(items, Place(key, self.around(event, inner, list(items.values()))))
             name = self.key(inner, events, depth)
-            value = self.node(next(events), events, self.span(inner), depth + 1)
+            value = self.node(next(events), events, self.span(inner), depth + 1, name or "")
             if name in items:
                 first = items[name].place.key
                 label = (Label(first, "first written here"),) if first else ()
@@ -167,12 +173,12 @@ class _Reading:
             return None
         return name
 
-    def scalar(self, event: Any) -> str | int | float | bool | None:
+    def scalar(self, event: Any, name: str) -> str | int | float | bool | None:
         """The value of a scalar: quoted text is text, plain text as a reader takes it."""
         text: str = event.value
         if event.style is not None or event.tag is not None:
             return text
-        if text.lower() in _AMBIGUOUS:
+        if text.lower() in _AMBIGUOUS and (name, text) not in _SWITCHES:
             message = f"`{text}` is a boolean to some readers of YAML and text to others"
             self.note("SF009", message, event, help="write true or false, or quote it")
         return typed(text)
@@ -218,6 +224,8 @@ class _Reading:
 
 _SHARING_HELP = "refer to another field with `${draft.topk}`, or inherit with `extends: base.yaml`"
 _AMBIGUOUS = frozenset({"yes", "no", "on", "off", "y", "n"})
+# Words that are no boolean because of where they stand: `run.graph` is auto, on or off.
+_SWITCHES = frozenset({("graph", "on"), ("graph", "off")})
 
 # What a reader takes for a number, which is less than YAML 1.1 does: `1:30` is a time and `012` a
 # label, and more than its floats: `1e-5` is one.

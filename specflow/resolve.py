@@ -406,9 +406,11 @@ class _Resolution:
         )
 
     def _by_device(self, path: str) -> Entry:
-        """What the device alone decides."""
+        """What the device decides."""
         device = self.blocks["run"].get("device", self.device or "cpu")
         if path == "run.attention":
+            if self.blocks["run"].get("compile") == "inductor":
+                return Entry(path, "sdpa", Origin.DERIVED, "inductor compiles torch's own")
             because = "a kernel reads the past in parts" if device == "cuda" else "torch's own"
             return Entry(path, default_backend(device), Origin.DERIVED, because)
         if path == "run.graph":

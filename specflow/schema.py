@@ -327,11 +327,15 @@ def _by_algorithm(written: list[str]) -> Schema:
 
 # -- values ----------------------------------------------------------------------------------------
 
+_LEFT_OUT = {"graph": "auto"}  # a word that says as much as none, by its field
+
 
 def _property(fields: type[Fields], name: str, said: Mapping[str, Any]) -> Schema:
     """A field as an editor shows it."""
     default, decided = default_of(fields, name)
     plain = {k: v for k, v in said.items() if k not in (*_OWN_WORDS, "default", "description")}
+    if name in _LEFT_OUT and "enum" in plain:
+        plain["enum"] = [_LEFT_OUT[name], *plain["enum"]]
     if any(isinstance(each, BeforeValidator) for each in fields.model_fields[name].metadata):
         plain = {"anyOf": [_as_mapping(plain), plain]}
     doc = said.get("description", "") + (f" Default: {decided}." if decided else "")

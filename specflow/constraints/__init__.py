@@ -32,6 +32,8 @@ from specflow.constraints.run import (
     backend_cannot_attend,
     backend_needs_device,
     backend_not_installed,
+    compile_needs_sdpa,
+    graph_needs_device,
     half_precision_on_cpu,
     longer_than_context,
     useless_allow,
@@ -78,6 +80,8 @@ SPANNING: tuple[Rule, ...] = (
     backend_not_installed,
     backend_needs_device,
     backend_cannot_attend,
+    graph_needs_device,
+    compile_needs_sdpa,
     useless_allow,
 )
 

@@ -195,6 +195,80 @@ def backend_cannot_attend(r: ResolvedRecipe) -> Iterator[Finding]:
         )
 
 
+@rule("SF083", "graph-needs-device")
+def graph_needs_device(r: ResolvedRecipe) -> Iterator[Finding]:
+    """Steps are captured as CUDA graphs on a CUDA device.
+
+    ## Why
+    A graph is a list of launches that a device keeps and a host starts at once. A CPU has no such
+    thing: there each step is called, or compiled where `run.compile: inductor` says so.
+
+    ## Example
+    ```yaml
+    target: {model: builtin:pico-llama}
+    draft: {algorithm: NGRAM}
+    run: {graph: on}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: builtin:pico-llama}
+    draft: {algorithm: NGRAM}
+    run: {graph: auto}
+    ```
+
+    ## Fix
+    Leave `run.graph` out: it follows `run.device`. Or write `run.device: cuda`.
+    """
+    if r.run.graph == "on" and r.run.device != "cuda":
+        yield Finding(
+            at="run.graph",
+            message=f"`run.graph: on` captures CUDA graphs, and `run.device` is {r.run.device}",
+            label="needs cuda",
+            because={"run.device": f"{r.run.device} is asked for"},
+            help="remove `run.graph`; it is derived from `run.device`",
+            fix=Drop("run.graph"),
+        )
+
+
+@rule("SF084", "compile-needs-sdpa")
+def compile_needs_sdpa(r: ResolvedRecipe) -> Iterator[Finding]:
+    """What inductor compiles is the torch spelling of a step, its attention included.
+
+    ## Why
+    `run.compile: inductor` makes kernels of its own of all that torch computes. Attention by
+    `triton` or `flashinfer` is a kernel already, planned and launched by code of the host that a
+    trace cannot look into. Without `run.compile` a step on `cuda` runs kernels of specflow's own.
+
+    ## Example
+    ```yaml
+    target: {model: builtin:pico-llama}
+    draft: {algorithm: NGRAM}
+    run: {device: cuda, compile: inductor, attention: triton}
+    ```
+
+    Use instead:
+    ```yaml
+    target: {model: builtin:pico-llama}
+    draft: {algorithm: NGRAM}
+    run: {device: cuda, compile: inductor}
+    ```
+
+    ## Fix
+    Leave `run.attention` out: it follows `run.compile`. Or leave `run.compile` out.
+    """
+    if r.run.compile == "inductor" and r.run.attention != "sdpa":
+        yield Finding(
+            at="run.attention",
+            message=f"`run.compile: inductor` compiles torch's attention, "
+            f"not that of `run.attention: {r.run.attention}`",
+            label="is no part of what is compiled",
+            because={"run.compile": "inductor is asked for"},
+            help="remove `run.attention`, or remove `run.compile`",
+            fix=Drop("run.attention"),
+        )
+
+
 def asked_of(r: ResolvedRecipe) -> Asked:
     """What a recipe asks of whoever computes its attention, as far as config.json says."""
     config = r.facts["target"].text

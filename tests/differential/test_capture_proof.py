@@ -88,7 +88,7 @@ def keys(made: Session) -> Iterator[Key]:
         if made.planner is None:
             yield Key(BUCKET, variant, EXTENT)
         else:
-            budgets = (ROWS, 2 * width, ROWS * width)
+            budgets = (2 * width, ROWS, ROWS * width)
             yield from (Key(ROWS, variant, EXTENT, budget) for budget in budgets)
 
 
@@ -98,16 +98,35 @@ def addresses(made: Session) -> list[int]:
     return [t.data_ptr() for t in (*buffers(made.captured.state).values(), *blocks)]
 
 
-@pytest.mark.parametrize("path", distinct(), ids=lambda p: f"{p.parent.name}/{p.stem}")
+def named(path: Path) -> str:
+    """A recipe as its test is called."""
+    return f"{path.parent.name}/{path.stem}"
+
+
+@pytest.mark.parametrize("path", distinct(), ids=named)
 def test_a_step_could_be_captured_and_is_traced_whole(path: Path) -> None:
-    """No wait, no shape by data, the same addresses; and `fullgraph` finds no break."""
+    """No wait, no shape by data, the same addresses; and `fullgraph` finds no break.
+
+    Of all variants and budgets the widest is traced here, the others in the slow set.
+    """
+    prove(begun(resolved(path)), traced=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", distinct(), ids=named)
+def test_every_variant_is_traced_whole(path: Path) -> None:
     made = begun(resolved(path))
+    prove(made, traced=len(list(keys(made))))
+
+
+def prove(made: Session, traced: int) -> None:
+    """Run every key of a session as a graph would, and trace so many."""
     step, state = made.captured, buffers(made.captured.state)
     assert isinstance(step, EagerStep)
     step.idle(ROWS, BUCKET)
     first = {name: tensor.clone() for name, tensor in state.items()}
     where = addresses(made)
-    for key in keys(made):
+    for count, key in enumerate(keys(made)):
         called, ran, said = step.bind(key), [], first
         called()  # views of the pools are made once
         put_back(state, first)
@@ -120,10 +139,11 @@ def test_a_step_could_be_captured_and_is_traced_whole(path: Path) -> None:
         assert ran[0] == ran[1]
         assert len(ran[0]) > 10
         put_back(state, first)
-        torch._dynamo.reset()
-        torch.compile(called, fullgraph=True, backend="eager")()
-        same(state, said, key.rows)
-        put_back(state, first)
+        if count < traced:
+            torch._dynamo.reset()
+            torch.compile(called, fullgraph=True, backend="eager")()
+            same(state, said, key.rows)
+            put_back(state, first)
     assert addresses(made) == where
 
 

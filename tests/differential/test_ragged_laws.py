@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ from specflow.kernels import (
     survivals,
 )
 from specflow.lower import lower
+from specflow.models.attention import SDPA
 from specflow.models.ragged import BatchPlanner
 from specflow.pools import KVPool, LayerShape
 from specflow.session import Draws, Request, Session
@@ -497,6 +499,7 @@ class Talker:
 
     entered = left = 0.0
     device = torch.device("cpu")
+    adapter = SimpleNamespace(backend=SDPA)
 
     def window(self, *_: Any, **__: Any) -> Talker:
         return self

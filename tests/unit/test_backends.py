@@ -110,6 +110,50 @@ def test_what_a_target_needs_is_read_from_its_config() -> None:
     assert [d.code for d in caught.value.diagnostics if d.code == "SF077"] == ["SF077"]
 
 
+def test_a_tree_on_a_backend_that_reads_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = replace(CAPABILITIES["triton"], trees=False)
+    monkeypatch.setitem(CAPABILITIES, "triton", row)
+    text = FLASHINFER.replace("flashinfer", "triton").replace("gemma4", "llama")
+    with pytest.raises(RecipeError) as caught:
+        resolve(loads(text, "recipe.yaml"))
+    (found,) = caught.value.diagnostics
+    assert (found.code, found.message) == ("SF077", "`run.attention: triton` has no trees")
+    assert "sdpa" in (found.help or "")
+
+
+@pytest.mark.parametrize(
+    ("run", "attention", "graph"),
+    [
+        ("", "sdpa", "off"),
+        ("device: cuda", "triton", "on"),
+        ("device: cuda, graph: off", "triton", "off"),
+        ("device: cuda, graph: on", "triton", "on"),
+        ("device: cuda, graph: auto", "triton", "on"),
+        ("graph: auto", "sdpa", "off"),
+        ("graph: off", "sdpa", "off"),
+        ("compile: inductor", "sdpa", "off"),
+        ("device: cuda, compile: inductor", "sdpa", "on"),
+    ],
+)
+def test_how_a_step_runs(run: str, attention: str, graph: str) -> None:
+    text = f"target: {{model: builtin:pico-llama}}\ndraft: {{algorithm: NGRAM}}\nrun: {{{run}}}\n"
+    resolved = resolve(loads(text, "recipe.yaml"))
+    assert (resolved.run.attention, resolved.run.graph) == (attention, graph)
+
+
+@pytest.mark.parametrize("word", ["on", "off", "auto"])
+def test_graph_is_set_by_a_bare_word(word: str) -> None:
+    path = next(p for p in RECIPES if p.stem == "plain")
+    resolved = resolve(load(path, [f"run.graph={word}", "run.device=cuda"]))
+    assert resolved.run.graph == ("off" if word == "off" else "on")
+
+
+def test_other_switches_are_still_ambiguous() -> None:
+    with pytest.raises(RecipeError) as caught:
+        loads("run: {graph: yes, compile: on}", "recipe.yaml")
+    assert [d.code for d in caught.value.diagnostics] == ["SF009", "SF009"]
+
+
 TREE = """
 target: {model: "builtin:pico-llama"}
 draft: {algorithm: NGRAM}

@@ -1,0 +1,140 @@
+"""A device that is not there, has not what is needed, or not the room: told, with a way out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from specflow import execute
+from specflow.capture import CompiledStep, EagerStep, GraphStep, capture
+from specflow.cli import main
+from specflow.errors import RuntimeFault
+from specflow.faults import device_faults, out_of_memory
+from specflow.models.loading import put
+from specflow.pools import KVPool, LayerShape
+from tests.differential.graph_sessions import session
+from tests.fake_cuda import fake_cuda
+
+ASKED = ["run", "pico/plain", "--prompt", "x = 1", "run.device=cuda"]
+
+
+@pytest.fixture
+def nothing_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever loads weights is stopped."""
+
+    def loaded(*_: Any) -> None:
+        raise AssertionError("weights were loaded")
+
+    monkeypatch.setattr(execute, "pretrained", loaded)
+
+
+@pytest.mark.usefixtures("nothing_loads")
+def test_a_device_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(ASKED) == 1
+    said = capsys.readouterr().err
+    assert "`run.device: cuda` is asked for and this machine has no CUDA device" in said
+    assert "help: write `run.device: cpu`" in said
+
+
+@pytest.mark.usefixtures("nothing_loads")
+def test_a_backend_that_is_not_installed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert main([*ASKED, "run.attention=flashinfer", "run.dtype=bfloat16"]) == 1
+    said = capsys.readouterr().err
+    assert "warning[SF078]" in said
+    assert "error[SF091]: `run.attention: flashinfer` needs the package flashinfer-python" in said
+    assert "install specflow[gpu], or write `run.attention: triton`" in said
+
+
+def full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A card of 80 GiB with one left."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 80 * 2**30))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 3 * 2**29)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 2**30)
+
+
+def test_a_pool_that_does_not_fit_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch keeps of what was freed counts as free."""
+    full(monkeypatch)
+    shapes = {0: LayerShape(8, 128, 128)}
+    with pytest.raises(RuntimeFault) as caught:
+        KVPool(64, 32768, shapes, device="cuda", dtype=torch.bfloat16)
+    assert str(caught.value) == (
+        "keys and values of 64 rows of 32768 positions take 8.0 GiB where 1.5 GiB of memory are "
+        "free; lower `run.batch_size` or `run.max_length`"
+    )
+
+
+class Heavy:
+    """A model that no card holds."""
+
+    def to(self, _device: str) -> None:
+        """As torch says it."""
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 16.00 GiB. GPU 0")
+
+
+def test_a_model_that_does_not_fit_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    full(monkeypatch)
+    with pytest.raises(RuntimeFault) as caught:
+        put(Heavy(), Path("llama"), "cuda")
+    assert str(caught.value) == (
+        "`llama` does not fit on `cuda`: 16.00 GiB were asked for where 1.00 GiB of 80.00 GiB are "
+        "free; write `run.dtype: bfloat16`, or name a smaller `target.model` or `draft.model`"
+    )
+
+
+def test_memory_that_runs_out_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    full(monkeypatch)
+    with pytest.raises(RuntimeFault) as caught, device_faults("in the middle of the run"):
+        Heavy().to("cuda")
+    assert str(caught.value) == (
+        "out of memory in the middle of the run: 16.00 GiB were asked for where 1.00 GiB of 80.00 "
+        "GiB are free; lower `run.batch_size` or `run.max_length`"
+    )
+
+
+def test_a_card_that_says_nothing_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dead() -> None:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", dead)
+    with pytest.raises(RuntimeFault, match=r"16\.00 GiB were asked for; lower"), device_faults(""):
+        Heavy().to("cuda")
+
+
+def test_memory_is_told_apart_from_what_hides_it() -> None:
+    with pytest.raises(RuntimeError) as caught:  # noqa: PT012 - one error behind another
+        try:
+            Heavy().to("cuda")
+        finally:
+            raise RuntimeError("CUDA error: operation failed due to a previous error")
+    assert out_of_memory(caught.value)
+    assert not out_of_memory(RuntimeError("CUDA error: no kernel image is available"))
+
+
+def test_graph_and_compile_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`off` calls, `inductor` compiles, `on` captures, and both capture what is compiled."""
+    old: Any = session("plain", 2).captured
+    parts = (old.module, old.target, old.pool, old.drafter)
+    fake_cuda(monkeypatch)
+    found = {
+        (graph, compiled): capture(*parts, graph=graph, compiled=compiled)
+        for graph in (False, True)
+        for compiled in (False, True)
+    }
+    kinds = {each: type(step) for each, step in found.items()}
+    assert kinds == {
+        (False, False): EagerStep,
+        (False, True): CompiledStep,
+        (True, False): GraphStep,
+        (True, True): GraphStep,
+    }
+    captured: Any = found[True, True]
+    assert captured.inductor
+    assert captured.spelled
+    assert not found[True, False].inductor  # type: ignore[attr-defined]
