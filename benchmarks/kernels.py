@@ -199,7 +199,7 @@ def compile_step(made: Ahead, recipe: str, path: Path, rows: int, *overrides: st
 
 def compile_pools(made: Ahead, rows: int) -> None:
     """Compile what models launch beside the step: at the shape of Llama 3 8B, in bfloat16."""
-    from specflow.kernels import attention_triton, inject_triton, kv_triton
+    from specflow.kernels import attention_triton, block_triton, inject_triton, kv_triton
     from specflow.kernels.attention import Scoring, Sight
     from specflow.kernels.inject import Landing, Turning
 
@@ -215,8 +215,14 @@ def compile_pools(made: Ahead, rows: int) -> None:
     for turns in (False, True):
         landing = Landing(starts, starts, turns)
         inject_triton.inject_rows(new[0], new[1], turning, (slots[0], slots[1]), landing)
-    sees = torch.empty(rows, count, count, dtype=torch.bool)
+    packed = torch.empty(rows * 5, dtype=torch.int64)
+    block_triton.unpack(torch.empty(rows * 5, VOCABULARY, **number), packed, rows, count)
     positions = torch.empty(rows, count, dtype=torch.int64)
+    for which in (None, packed):
+        said = new if which is None else torch.empty(2, 1, rows * 5, shared, width, **number)
+        keys, values = said.transpose(2, 3)
+        kv_triton.write_rows(keys, values, (slots[0], slots[1]), positions, which)
+    sees = torch.empty(rows, count, count, dtype=torch.bool)
     query = torch.empty(rows, heads, count, width, **number)
     for marks in (None, sees):
         sight = Sight(starts, positions, marks)

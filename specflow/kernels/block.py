@@ -66,6 +66,17 @@ def pack(lengths: Tensor, budget: int, width: int) -> Tensor:
     return torch.where(known.view(-1), at, nowhere).sort().values[:budget]
 
 
+def unpack(rows: Tensor, packed: Tensor, count: int, width: int) -> Tensor:
+    """What was said of packed positions where they belong, and 0 elsewhere.
+
+    rows     [G, C]
+    packed   [G]  indices into count * width positions, as of `pack`
+    returns  [count, width, C]
+    """
+    grid = rows.new_zeros(count * width + 1, rows.shape[1])
+    return grid.index_copy_(0, packed, rows)[:-1].view(count, width, -1)
+
+
 def blank(logits: Tensor, lengths: Tensor) -> Tensor:
     """Logits of the positions that count as verified, 0 for the others: what a packed step has.
 

@@ -56,7 +56,7 @@ def survivals(trust: Tensor, temperatures: tuple[float, ...]) -> Tensor:
     return survival
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["most"])  # a budget changes from step to step
 def allocate_kernel(
     survival, lengths, most, rows, LEAST: tl.constexpr,
     K: tl.constexpr, BLOCK: tl.constexpr, SEEN: tl.constexpr,
@@ -87,7 +87,7 @@ def allocate(survival: Tensor, budget: int) -> Tensor:
     return lengths
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["size"])  # as above
 def pack_kernel(
     lengths, packed, rows, size, W: tl.constexpr, BLOCK: tl.constexpr, SEEN: tl.constexpr
 ):
@@ -117,6 +117,35 @@ def pack(lengths: Tensor, budget: int, width: int) -> Tensor:
     packed = torch.empty(size, dtype=torch.int64, device=lengths.device)
     pack_kernel[(rows,)](lengths, packed, rows, size, W=width, BLOCK=lanes_of(width), SEEN=SEEN)
     return packed
+
+
+@triton.jit(do_not_specialize=["size"])  # as above
+def unpack_kernel(rows, packed, grid, size, C, TILE: tl.constexpr, SEEN: tl.constexpr):
+    """One tile of one position, which looks for itself among those that are packed."""
+    at = tl.program_id(0).to(tl.int64)
+    before = tl.zeros((), tl.int64)
+    found = tl.zeros((), tl.int64)
+    for start in range(0, size, SEEN):
+        spot = start + tl.arange(0, SEEN)
+        held = tl.load(packed + spot, mask=spot < size, other=-1)
+        before += tl.sum(((held < at) & (spot < size)).to(tl.int64), axis=0)
+        found += tl.sum((held == at).to(tl.int64), axis=0)
+    wide = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    reach = tl.where(found > 0, C, 0)
+    said = tl.load(rows + before * C + wide, mask=wide < reach, other=0.0)
+    tl.store(grid + at * C + wide, said, mask=wide < C)
+
+
+def unpack(rows: Tensor, packed: Tensor, count: int, width: int) -> Tensor:
+    """What was said of packed positions where they belong [count, width, C], and 0 elsewhere."""
+    rows = rows.contiguous()
+    wide = rows.shape[1]
+    grid = rows.new_empty(count, width, wide)
+    tile = min(vocab_triton.TILE, lanes_of(wide))
+    unpack_kernel[count * width, triton.cdiv(wide, tile)](
+        rows, packed, grid, packed.shape[0], wide, TILE=tile, SEEN=SEEN
+    )
+    return grid
 
 
 @triton.jit

@@ -23,6 +23,7 @@ from transformers import AttentionInterface
 
 from specflow.errors import RuntimeFault
 from specflow.kernels.attention import Sight
+from specflow.kernels.block import unpack
 from specflow.kernels.inject import Landing, Turning
 from specflow.pools import KVPool
 
@@ -50,15 +51,31 @@ class Injector(Protocol):
         """As `inject_rows`."""
 
 
+class Writer(Protocol):
+    """What writes new tokens into slots (`specflow.kernels.kv`)."""
+
+    def __call__(
+        self,
+        keys: Tensor,
+        values: Tensor,
+        kept: tuple[Tensor, Tensor],
+        slots: Tensor,
+        packed: Tensor | None = None,
+    ) -> None:
+        """As `write_rows`."""
+
+
 class Backend(Protocol):
     """How queries read the windows of a pool, and what moves in it.
 
     What each one can do is in `specflow.backends`.
 
     injector  None where torch norms, turns and writes
+    writer    None where torch finds slots and writes
     """
 
     injector: Injector | None
+    writer: Writer | None
 
     def mix(  # noqa: PLR0917 - what an attention is made of
         self,
@@ -87,6 +104,9 @@ class Backend(Protocol):
     def move(self, pool: KVPool, path: Tensor, seq_lens: Tensor) -> None:
         """Make accepted nodes the positions after seq_lens (`KVPool.move`)."""
 
+    def unpack(self, rows: Tensor, packed: Tensor, count: int, width: int, /) -> Tensor:
+        """Lay packed positions out (`specflow.kernels.block.unpack`)."""
+
     def launching(self, rows: int, needed: int) -> AbstractContextManager[None]:
         """Around a launch of so many rows, none of which reaches beyond `needed` positions.
 
@@ -109,6 +129,8 @@ class Step:
     key_depths       [B, R]     RoPE positions of the new tokens, past the committed ones
     prompt           a part of a prompt: of any shape, and never captured
     """
+
+    packed: Tensor | None = None  # which tokens there are, where not all
 
     def __init__(  # noqa: PLR0913 - what is written, who sees whom, and who computes it
         self,
@@ -144,16 +166,24 @@ class Step:
         self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
         """Write keys and values [B, K, q, E] of one layer; return its whole window [B, K, S, E]."""
-        heads = keys.shape[1]
-        flat = self._flat.get(heads)
-        if flat is None:
-            flat = self._flat[heads] = self.pool.flat_rows(self.slots, heads, self.first)
-        self.pool.write(layer, keys, values, flat)
+        if self.backend.writer is not None:
+            kept = self.pool.read(layer, self.slots.shape[0], self.pool.length, self.first)
+            self.backend.writer(keys, values, kept, self.slots, self.packed)
+        else:
+            heads = keys.shape[1]
+            flat = self._flat.get(heads)
+            if flat is None:
+                flat = self._flat[heads] = self._find(heads)
+            self.pool.write(layer, keys, values, flat)
         view = self._views.get(layer)
         if view is None:
             rows = self.query_positions.shape[0]
             view = self._views[layer] = self.pool.read(layer, rows, self.extent, self.first)
         return view
+
+    def _find(self, heads: int) -> Tensor:
+        """The flat rows of what is written."""
+        return self.pool.flat_rows(self.slots, heads, self.first)
 
     @property
     def turns(self) -> bool:
@@ -226,23 +256,19 @@ class PackedStep(Step):
     packed  [G]  indices into the grid, in order; B * q is nowhere
     """
 
+    packed: Tensor
+
     def __init__(self, packed: Tensor, **of_the_grid: Any) -> None:
         super().__init__(**of_the_grid)
         self.packed = packed
         self.grid = tuple(self.query_positions.shape)
 
-    def update(
-        self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Write keys and values [1, K, G, E]; return the windows [B, K, S, E]."""
-        heads = keys.shape[1]
-        if heads not in self._flat:
-            rows = self.pool.flat_rows(self.slots, heads).view(self.grid[0], heads, -1)
-            by_head = rows.transpose(0, 1).reshape(heads, -1)  # [K, B * q]
-            trash = by_head.new_full((heads, 1), self.pool.trash(heads))
-            everywhere = torch.cat([by_head, trash], dim=1)
-            self._flat[heads] = everywhere.index_select(1, self.packed).reshape(-1)
-        return super().update(keys, values, layer)
+    def _find(self, heads: int) -> Tensor:
+        rows = self.pool.flat_rows(self.slots, heads).view(self.grid[0], heads, -1)
+        by_head = rows.transpose(0, 1).reshape(heads, -1)  # [K, B * q]
+        trash = by_head.new_full((heads, 1), self.pool.trash(heads))
+        everywhere = torch.cat([by_head, trash], dim=1)
+        return everywhere.index_select(1, self.packed).reshape(-1)
 
     def spread(self, query: Tensor) -> Tensor:
         """Queries [1, H, G, E] over the grid [B, H, q, E]; 0 where nothing is asked."""
@@ -533,6 +559,8 @@ class Sdpa:
     """Torch's own attention over additive masks: on a CPU, and what the others are held against."""
 
     injector: Injector | None = None
+    writer: Writer | None = None
+    unpack = staticmethod(unpack)
     mix = staticmethod(_mix)
     mix_latent = staticmethod(_mix_latent)
     move = staticmethod(KVPool.move)

@@ -15,18 +15,28 @@ from torch import Tensor
 from specflow.backends import EXTRA
 from specflow.errors import RuntimeFault
 from specflow.kernels.attention import Latent, Scoring
-from specflow.models.attention import SDPA, Backend, Injector, Step, nothing_planned
+from specflow.kernels.block import unpack as unpack_rows
+from specflow.models.attention import (
+    SDPA,
+    Backend,
+    Injector,
+    Step,
+    Writer,
+    nothing_planned,
+)
 from specflow.models.flashinfer import FlashInfer
 from specflow.pools import KVPool
 
 Kernel = Callable[..., Tensor]
 Mover = Callable[[Tensor, Tensor, Tensor], None]
+Unpacker = Callable[[Tensor, Tensor, int, int], Tensor]
 
 
 class Triton:
     """The kernel of `specflow.kernels.attention_triton`: any tree, by lengths instead of a mask.
 
-    kernel, mover, injector  others with the signatures of the kernels; their references are such
+    kernel, mover, injector, writer, unpack  others with the signatures of the kernels; their
+    references are such. Where the first three are given, torch does what is not
     """
 
     def __init__(
@@ -34,10 +44,17 @@ class Triton:
         kernel: Kernel | None = None,
         mover: Mover | None = None,
         injector: Injector | None = None,
+        writer: Writer | None = None,
+        unpack: Unpacker = unpack_rows,
     ) -> None:
         if kernel is None or mover is None or injector is None:
             try:
-                from specflow.kernels import attention_triton, inject_triton, kv_triton
+                from specflow.kernels import (
+                    attention_triton,
+                    block_triton,
+                    inject_triton,
+                    kv_triton,
+                )
             except ImportError as error:
                 raise RuntimeFault(
                     f"`run.attention: triton` needs the package triton ({error}); "
@@ -46,8 +63,12 @@ class Triton:
             kernel = kernel or attention_triton.attend_new
             mover = mover or kv_triton.move_accepted
             injector = injector or inject_triton.inject_rows
+            writer = writer or kv_triton.write_rows
+            unpack = block_triton.unpack if unpack is unpack_rows else unpack
         self._kernel, self._mover = kernel, mover
         self.injector: Injector | None = injector
+        self.writer: Writer | None = writer
+        self.unpack = unpack
 
     launching = staticmethod(nothing_planned)
 

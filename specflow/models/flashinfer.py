@@ -31,7 +31,8 @@ from torch.nn import functional as F
 
 from specflow.backends import EXTRA
 from specflow.errors import RuntimeFault
-from specflow.models.attention import SDPA, Injector, Step
+from specflow.kernels.block import unpack
+from specflow.models.attention import SDPA, Injector, Step, Writer
 from specflow.pools import KVPool
 
 WORKSPACE = 128 * 2**20  # bytes, as its manual advises
@@ -183,11 +184,13 @@ class FlashInfer:
     """The backend of that name."""
 
     injector: Injector | None = None
+    writer: Writer | None = None
     _planned: dict[Kind, Planned] = field(default_factory=dict)
     _workspaces: dict[torch.device, Tensor] = field(default_factory=dict)
     _reach: int | None = None  # of the launch that is under way
 
     move = staticmethod(KVPool.move)
+    unpack = staticmethod(unpack)
 
     def __post_init__(self) -> None:
         try:

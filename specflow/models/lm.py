@@ -127,16 +127,17 @@ class Window:
         packed  indices into the B * W positions, ascending; B * W is nowhere
         """
         rows, width = tokens.shape
+        unpack = self.model.adapter.backend.unpack
         if packed.shape[0] == tokens.numel():  # room for all of them, of which some may be nowhere
             logits, tapped = self.verify_taps(tokens, seq_lens, taps)
             asked = torch.ones_like(packed, dtype=torch.bool)[:, None]
-            known = spread(asked, packed, rows, width)
+            known = unpack(asked, packed, rows, width)
             return torch.where(known, logits, 0), torch.where(known, tapped, 0)
         positions, step = self.frame.packed(width, seq_lens, packed)
         few = F.pad(tokens.flatten(), (0, 1)).index_select(0, packed)[None]
         hidden, tapped = self.model.forward(few, positions, step, taps)
         logits = self.model.score(hidden)
-        return spread(logits[0], packed, rows, width), spread(tapped[0], packed, rows, width)
+        return unpack(logits[0], packed, rows, width), unpack(tapped[0], packed, rows, width)
 
     @torch.inference_mode()
     def decode(self, tokens: Tensor, seq_lens: Tensor) -> Tensor:
@@ -220,12 +221,6 @@ class Window:
     ) -> tuple[Tensor, Tensor]:
         positions, step = self.frame.tree(seq_lens, depths, sees)
         return self.model.forward(tokens, positions, step, taps)
-
-
-def spread(rows: Tensor, packed: Tensor, count: int, width: int) -> Tensor:
-    """Rows [G, C] where they belong in a grid [count, width, C], and 0 elsewhere."""
-    grid = rows.new_zeros(count * width + 1, rows.shape[1])
-    return grid.index_copy_(0, packed, rows)[:-1].view(count, width, -1)
 
 
 class Probe:

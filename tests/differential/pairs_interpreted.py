@@ -21,6 +21,7 @@ from torch import Tensor
 
 from specflow import kernels
 from specflow.kernels import (
+    block,
     block_triton,
     coins_triton,
     sample_triton,
@@ -44,6 +45,7 @@ class Pair:
 
     compare  asserts that the results agree; returns what the case covered
     wanted   what all cases must have covered together
+    rows     which argument says how many requests a case has, or has a row for each
     """
 
     ours: Callable[..., Any]
@@ -51,6 +53,7 @@ class Pair:
     cases: Callable[[torch.Generator], Iterator[tuple[Any, ...]]]
     compare: Callable[..., set[str]] = field(default=lambda *_: set())
     wanted: frozenset[str] = frozenset()
+    rows: int = 0
 
 
 def several(result: Any) -> tuple[Any, ...]:
@@ -210,9 +213,9 @@ ROWS_OF_LOGITS = frozenset({"equal highest", "not a number", "all impossible", "
 COLD = frozenset({"cold rows beside drawn ones"})
 
 
-def traits(arguments: tuple[Any, ...]) -> set[str]:
+def traits(arguments: tuple[Any, ...], at: int) -> set[str]:
     """What a case has of that: its number of requests, and of rows of logits which kinds."""
-    found = {f"{rows_of(arguments)} rows"}
+    found = {f"{rows_of(arguments, at)} rows"}
     for each in arguments:
         if not isinstance(each, Tensor) or not each.is_floating_point():
             continue
@@ -447,6 +450,19 @@ def packs(draw: torch.Generator) -> Iterator[tuple[Any, ...]]:
             yield lengths, budget, width
 
 
+def packed_rows(draw: torch.Generator) -> Iterator[tuple[Any, ...]]:
+    """What packed positions say: few of them, all of them, and room that nobody takes."""
+    for rows, width in ((1, 8), (9, 4), (9, 1), (80, 5)):
+        lengths = torch.randint(1, width + 1, (rows,), generator=draw)
+        for budget in (int(lengths.sum()), int(lengths.sum()) + 3, rows * width):
+            packed = kernels.pack(lengths, budget, width)
+            for wide in (1, 37, VOCABULARY):
+                said = torch.randn(packed.shape[0], wide, generator=draw)
+                yield said, packed, rows, width
+        yield said.bfloat16(), packed, rows, width
+        yield torch.ones_like(packed, dtype=torch.bool)[:, None], packed, rows, width
+
+
 def ragged(draw: torch.Generator) -> Iterator[tuple[Any, ...]]:
     for rows, width in ((1, 4), (9, 3)):
         logits = torch.randn(rows, width, VOCABULARY, generator=draw)
@@ -477,6 +493,7 @@ PAIRS: dict[str, Pair] = {
     "survivals": Pair(block_triton.survivals, kernels.survivals, trusts, same),
     "allocate": Pair(block_triton.allocate, kernels.allocate, chances, allocated, LENGTHS),
     "pack": Pair(block_triton.pack, kernels.pack, packs, same),
+    "unpack": Pair(block_triton.unpack, block.unpack, packed_rows, same, rows=2),
     "blank": Pair(block_triton.blank, kernels.blank, ragged, same),
     "slide": Pair(take_triton.slide, kernels.slide, windows, same),
     "rotate": Pair(take_triton.rotate, kernels.rotate, turns, same),
@@ -512,9 +529,11 @@ PAIRS: dict[str, Pair] = {
 }
 
 
-def rows_of(arguments: tuple[Any, ...]) -> int:
+def rows_of(arguments: tuple[Any, ...], at: int = 0) -> int:
     """How many requests a case has."""
-    first = arguments[0]
+    first = arguments[at]
+    if isinstance(first, int):
+        return first
     return int((first[0] if isinstance(first, list) else first).shape[0])
 
 
@@ -534,7 +553,7 @@ def check(name: str, where: str = "cpu") -> int:
             covered |= pair.compare(ours, theirs, *arguments)
         except AssertionError as error:
             raise AssertionError(f"{name}, case {count}: {error}") from error
-        covered |= traits(arguments)
+        covered |= traits(arguments, pair.rows)
         count += 1
     missing = (pair.wanted | {"1 rows", "9 rows"}) - covered
     assert not missing, f"{name} is incomplete: no case of {sorted(missing)}"

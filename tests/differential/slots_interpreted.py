@@ -99,6 +99,41 @@ def injected(
     return lengths.tolist()
 
 
+WRITES = [
+    (seed, rows, count, packed, dtype)
+    for seed, (rows, count) in enumerate([(1, 1), (9, 5), (9, 3)])
+    for packed in (False, True)
+    for dtype in (torch.float32, torch.bfloat16)
+]
+
+
+def written(
+    seed: int, rows: int, count: int, packed: bool, dtype: torch.dtype, where: str = "cpu"
+) -> int:
+    """How many tokens have no place; both ways leave the same. Values are wider than keys."""
+    draw = torch.Generator().manual_seed(seed)
+    slots = torch.randint(0, LENGTH - count, (rows, 1), generator=draw) + torch.arange(count)
+    slots[rows // 2, count // 2 :] = LENGTH  # past the end
+    slots[rows // 3, 0] = -1  # refused
+    which = None
+    if packed:
+        kept = torch.rand(slots.numel(), generator=draw) < 0.6
+        nowhere = torch.full((2,), slots.numel())
+        which = torch.cat([kept.nonzero()[:, 0], nowhere])
+    batch, tokens = (rows, count) if which is None else (1, which.shape[0])
+    # As a projection leaves them: heads beside one another, tokens before heads.
+    keys = torch.randn(batch, tokens, HEADS, 20, generator=draw).to(dtype).transpose(1, 2)
+    values = torch.randn(batch, tokens, HEADS, 33, generator=draw).to(dtype).transpose(1, 2)
+    ours = [
+        torch.randn(SLOTS, HEADS, LENGTH, width, generator=draw).to(dtype) for width in (20, 33)
+    ]
+    theirs = onto(where, tuple(each.clone() for each in ours))
+    kv.write_rows(keys, values, (ours[0], ours[1]), slots, which)
+    kv_triton.write_rows(*onto(where, (keys, values)), theirs, *onto(where, (slots, which)))
+    assert all(torch.equal(a, b) for a, b in zip(ours, onto("cpu", theirs), strict=True)), seed
+    return int(((slots < 0) | (slots >= LENGTH)).sum())
+
+
 def far() -> int:
     """Elements of slots whose offsets pass 32 bits; both kernels reach the last head of them.
 
@@ -132,7 +167,13 @@ def main() -> None:
     }
     print(
         json.dumps(
-            {"moved": moved, "paths": sorted(paths), "accept_len": sorted(lengths), "far": far()}
+            {
+                "moved": moved,
+                "paths": sorted(paths),
+                "accept_len": sorted(lengths),
+                "written": [written(*case) for case in WRITES],
+                "far": far(),
+            }
         )
     )
 

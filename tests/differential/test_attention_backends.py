@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from specflow.kernels.attention import attend_new
+from specflow.kernels.block import unpack
 from specflow.kernels.inject import inject_rows
-from specflow.kernels.kv import move_accepted
+from specflow.kernels.kv import move_accepted, write_rows
 from specflow.models.attention import SDPA, Frame, Step, causal, nothing_planned
 from specflow.models.backends import Triton
 from specflow.models.lm import LanguageModel
@@ -30,6 +31,7 @@ class Both:
         self.injector, self.injected = self._inject, 0
 
     launching = staticmethod(nothing_planned)
+    writer, unpack = staticmethod(write_rows), staticmethod(unpack)
 
     def mix(self, query: Tensor, *rest: Any) -> Tensor:
         """As `Backend.mix`."""

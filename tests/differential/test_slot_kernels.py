@@ -18,6 +18,7 @@ def test_the_kernels_equal_their_references() -> None:
     assert sum(found["moved"]) > 50
     assert {1, 2, 4, 8} <= set(found["paths"])  # the root alone, some nodes, all of 4 and of 8
     assert found["accept_len"] == list(range(7))
+    assert sum(found["written"]) > 9
     assert found["far"] > 2**32
 
 
