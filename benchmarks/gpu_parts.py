@@ -81,6 +81,8 @@ def slots(device: Device) -> Iterator[Item]:
 
     for case in cases.MOVES:
         yield f"move {case}", lambda case=case: {"moved": cases.moves(*case, device.kind)}
+    for case in cases.WRITES:
+        yield f"write {case}", lambda case=case: {"left": cases.written(*case, device.kind)}
     for case in cases.INJECTIONS:
         yield (
             f"inject {case}",
