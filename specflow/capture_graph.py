@@ -192,6 +192,7 @@ class GraphStep(EagerStep):
         except RuntimeError as error:
             if not out_of_memory(error):
                 raise
+            torch.cuda.current_stream().wait_stream(self._side)
             self._put_back(kept)
             raise NoRoom(
                 f"a captured step of {key.rows} rows and {key.extent} positions does not fit: "

@@ -197,12 +197,17 @@ def measure_plain(
 ) -> str:
     """Decode the same prompts plainly and compare; what stopped it early, or nothing."""
     stopped = "a signal ended it"
-    with contextlib.suppress(KeyboardInterrupt):
+    try:
         base = decode(open_session(), done.requests, watch, None)
         stopped = base.stopped
         if not stopped:
-            compare(report, done, base, wanted)
+            with device_faults("while tokens were compared"):
+                compare(report, done, base, wanted)
             return ""
+    except KeyboardInterrupt:
+        pass
+    except RuntimeFault as error:  # a second session may find no room beside the first
+        stopped = str(error)
     return f"the run had ended; the comparison with plain decoding had not: {stopped}"
 
 
@@ -356,20 +361,21 @@ def decode(
     if stopped:  # a step that failed may have ended requests first
         with contextlib.suppress(RuntimeFault):  # where the disk took no more
             keep(session.ended())
-    clock = session.clock
-    phases = {
-        "draft": clock.draft,
-        "verify": clock.verify,
-        "commit": clock.commit,
-        "prefill": clock.prefill,
-    }
-    timed = Timed(
-        phases,
-        time.perf_counter() - began,
-        sum(m.forward_seconds for m in models),
-        time.process_time() - cpu,
-    )
+    timed = timed_of(session, time.perf_counter() - began, time.process_time() - cpu)
     return Run(session, requests, completions, timed, stopped)
+
+
+def timed_of(session: Session, total: float, cpu: float) -> Timed:
+    """Where the time of a run went."""
+    clock, whole = session.clock, session.captured.whole
+    phases = {"prefill": clock.prefill}
+    if whole:
+        phases["step"] = clock.verify
+    else:
+        phases |= {"draft": clock.draft, "verify": clock.verify, "commit": clock.commit}
+    models = (session.target, *session.drafter.models())
+    forward = None if whole else sum(m.forward_seconds for m in models)
+    return Timed(phases, total, forward, cpu)
 
 
 def plain_of(recipe: Recipe) -> Recipe:

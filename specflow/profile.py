@@ -23,6 +23,7 @@ from specflow.diagnostics import Diagnostic
 from specflow.errors import RuntimeFault
 from specflow.execute import Stages, encode, environment, make_session, open_target
 from specflow.explain import spelled
+from specflow.faults import device_faults
 from specflow.interrupts import heed
 from specflow.measuring import Size, doubling
 from specflow.models.tokenizer import Words
@@ -123,7 +124,8 @@ def profile(
         return Profile((), None, (), found, "no prompt could be used")
     session = make_session(recipe, target, tokenizer)
     try:
-        fill(session, beginnings)
+        with device_faults("before steps were timed"):
+            fill(session, beginnings)
     except RuntimeFault as error:
         return Profile((), None, (), found, str(error))
     watch.say(f"timing {len(wanted.sizes)} sizes of {wanted.warmup} + {wanted.steps} steps")
@@ -200,7 +202,8 @@ def take_turns(
             random.Random(done).shuffle(order)
             heed()
             for size in order:
-                seconds = clock.time(size)
+                with device_faults("while steps were timed"):
+                    seconds = clock.time(size)
                 if done >= wanted.warmup:
                     timed[size].append(seconds)
             watch.turn(done + 1, rounds, perf_counter() - began)

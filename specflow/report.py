@@ -65,13 +65,19 @@ def merged(tallies: Sequence[Tally]) -> Tally:
     return Tally(*totals, sum(t.accepted for t in tallies), histogram)
 
 
+PHASES = ("prefill", "step", "draft", "verify", "commit", "other")
+
+
 @dataclass(frozen=True)
 class Timed:
-    """Seconds of a run: by phase, inside forwards, in all, and the process's CPU seconds."""
+    """Seconds of a run: by phase, inside forwards, in all, and the process's CPU seconds.
+
+    forward  None where a step is one launch, whose inside no clock sees
+    """
 
     phases: Mapping[str, float]
     total: float
-    forward: float
+    forward: float | None
     cpu: float
 
 
@@ -256,10 +262,10 @@ def table(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 def _shares(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Where the time went."""
-    seconds, phases = report["seconds"], ("prefill", "draft", "verify", "commit", "other")
+    seconds, phases = report["seconds"], [p for p in PHASES if p in report["seconds"]]
     shares = " ".join(f"{p} {100 * _ratio(seconds[p], seconds['total']):.0f}%" for p in phases)
-    overhead = 100 * (1 - _ratio(report["forward_seconds"], seconds["total"]))
-    return [
-        ("time", shares, "of the total"),
-        ("loop overhead", f"{overhead:.1f}%", "1 - seconds inside forwards / total"),
-    ]
+    rows = [("time", shares, "of the total")]
+    if report["forward_seconds"] is not None:
+        overhead = 100 * (1 - _ratio(report["forward_seconds"], seconds["total"]))
+        rows.append(("loop overhead", f"{overhead:.1f}%", "1 - seconds inside forwards / total"))
+    return rows

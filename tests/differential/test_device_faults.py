@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,28 @@ def test_memory_is_told_apart_from_what_hides_it() -> None:
             raise RuntimeError("CUDA error: operation failed due to a previous error")
     assert out_of_memory(caught.value)
     assert not out_of_memory(RuntimeError("CUDA error: no kernel image is available"))
+
+
+def test_a_comparison_that_finds_no_room_costs_no_report(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Plain decoding has a session of its own beside the first: what was measured is kept."""
+    make, made = execute.make_session, 0
+
+    def second(*args: Any) -> Any:
+        nonlocal made
+        made += 1
+        if made > 1:
+            raise RuntimeFault("keys and values take 8.0 GiB where 1.5 GiB of memory are free")
+        return make(*args)
+
+    monkeypatch.setattr(execute, "make_session", second)
+    words = ["run", "pico/ngram", "--prompt", "x = 1", "--out", str(tmp_path), "--overwrite"]
+    assert main([*words, "sampling.max_new_tokens=4"]) == 1
+    assert "8.0 GiB where 1.5 GiB of memory are free" in capsys.readouterr().out
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["totals"]["completion_tokens"] == 4
+    assert len((tmp_path / "completions.jsonl").read_text().splitlines()) == 1
 
 
 def test_graph_and_compile_go_together(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -439,6 +439,7 @@ class Forest:
 
     def __init__(self, made: Session) -> None:
         self.made, self.target = made, made.captured.target
+        self.adapter = self.target.adapter
         self.first: Tensor | None = None  # the logits of the first guess, where no state holds it
         self.grown: list[tuple[Tensor, Tensor]] = []  # tokens and logits of each level
         self.verified: tuple[Tensor, Tensor] | None = None  # tokens, and whom each sees

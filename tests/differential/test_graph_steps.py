@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from specflow.capture import EagerStep, GraphStep, Key, Reads
 from specflow.errors import RuntimeFault
@@ -33,7 +34,7 @@ __all__ = ["room"]
 
 
 @pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch, room: None) -> FakeCuda:
+def cuda(monkeypatch: pytest.MonkeyPatch, room: None) -> FakeCuda:  # noqa: ARG001 - a fixture
     """A device, and pools with room for late steps."""
     return fake_cuda(monkeypatch)
 
@@ -111,20 +112,26 @@ def test_rows_that_nobody_has_write_where_nobody_reads(name: str, cuda: FakeCuda
             with cuda.apart():
                 step.launch(3, variant, 400, budget)
             assert step.bucket(3, budget) == (3 if planned else 4)
-            after = kept(made)
-            for each in (each for each in after if each.startswith("pool.")):
-                assert torch.equal(after[each][:, 4:], before[each][:, 4:]), each
-                if after[each].shape[3] < made.pool.length:
-                    continue  # a ring: its oldest position makes room
-                # A draft may be behind, and writes its last ones when it catches up.
-                behind = 0 if each in of_the_target(made) else width
-                for row, length in enumerate(lengths[:3]):
-                    whole = (slice(None), row, slice(None), slice(0, length - behind))
-                    assert torch.equal(after[each][whole], before[each][whole]), (each, row)
-            for each in (each for each in after if each.startswith("state.")):
-                assert torch.equal(after[each][4:], before[each][4:]), each
+            assert planned or 1 < step.state.seq_lens[3] <= 1 + width
+            as_they_were(made, before, lengths, width)
             for each, tensor in kept(made).items():
                 tensor.copy_(before[each])
+
+
+def as_they_were(made: Session, before: dict[str, Tensor], lengths: list[int], width: int) -> None:
+    """The fifth slot of everything, and what was committed of three rows."""
+    for each, after in kept(made).items():
+        if each.startswith("state."):
+            assert torch.equal(after[4:], before[each][4:]), each
+            continue
+        assert torch.equal(after[:, 4:], before[each][:, 4:]), each
+        if after.shape[3] < made.pool.length:
+            continue  # a ring: its oldest position makes room
+        # A draft may be behind, and writes its last ones when it catches up.
+        behind = 0 if each in of_the_target(made) else width
+        for row, length in enumerate(lengths[:3]):
+            whole = (slice(None), row, slice(None), slice(0, length - behind))
+            assert torch.equal(after[whole], before[each][whole]), (each, row)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -542,3 +549,35 @@ def test_an_interrupt_between_two_steps_keeps_what_had_ended(cuda: FakeCuda) -> 
     assert run.stopped.startswith("Ctrl-C")
     assert len(run.completions) >= 1
     assert made.pending is not None  # a step was under way: nobody reads it
+
+
+def test_a_step_that_is_one_launch_has_one_phase(cuda: FakeCuda) -> None:
+    from specflow.execute import decode
+    from specflow.report import _shares
+
+    class Quiet:
+        def progress(self, *_: Any) -> None:
+            return None
+
+    made = graphs(cuda, "eagle3", 2)
+    with cuda:
+        done = decode(made, asked(made, 3, 8), Quiet(), None)  # type: ignore[arg-type]
+    assert set(done.timed.phases) == {"prefill", "step"}
+    assert done.timed.forward is None
+    assert 0 < done.timed.phases["step"] < done.timed.total
+    seconds = {"prefill": 1.0, "step": 7.0, "other": 2.0, "total": 10.0}
+    rows = _shares({"seconds": seconds, "forward_seconds": None})
+    assert rows == [("time", "prefill 10% step 70% other 20%", "of the total")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["eagle3", "ngram"])
+def test_what_is_compiled_is_captured(name: str, cuda: FakeCuda) -> None:
+    """`run.compile: inductor` on a device: compiled while it is warmed up, then captured."""
+    eager = session(name, 2)
+    wanted = tokens(eager, asked(eager, 3, 8))
+    made = owned(cuda, session(name, 2, GraphStep, inductor=True, by_length=True))
+    assert step_of(made).runs is step_of(made).module
+    with cuda:
+        assert tokens(made, asked(made, 3, 8)) == wanted
+    assert cuda.calls.count("capture") == len(step_of(made)._bound)
