@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from specflow.kernels import (
 )
 from specflow.kernels.tree_triton import warps_of
 from specflow.kernels.vocab_triton import lanes_of
+from tests.differential.test_ahead import MODULES
 from tests.differential.test_attention_kernels import MOST_STACK, interpreted, resources
 
 OF_TORCH = {"filter_law"}  # it sorts whole rows
@@ -67,6 +70,30 @@ def test_every_row_op_was_called() -> None:
     }
     ops = {name for name, made in vars(rows_triton).items() if isinstance(made, JITFunction)}
     assert called == ops
+
+
+def test_every_kernel_has_a_reference_and_cases() -> None:
+    """A launcher has the signature of the function of its name in torch, and a script of cases."""
+    scripts = {
+        name: (Path(__file__).parent / f"{name}_interpreted.py").read_text()
+        for name in ("slots", "attention")
+    }
+    found = 0
+    for module in MODULES:
+        reference = importlib.import_module(module.__name__.removesuffix("_triton"))
+        for name, made in vars(module).items():
+            ours = inspect.isfunction(made) and made.__module__ == module.__name__
+            if not ours or name.startswith("_") or not hasattr(reference, name):
+                continue
+            found += 1
+            theirs = getattr(reference, name)
+            given = list(inspect.signature(theirs).parameters)
+            assert list(inspect.signature(made).parameters)[: len(given)] == given, name
+            called = (f"{module.__name__.rpartition('.')[2]}.{name}(", f"{name}(")
+            assert name in PAIRS or any(c in text for text in scripts.values() for c in called), (
+                name
+            )
+    assert found > 25
 
 
 def test_what_has_a_kernel_is_not_torchs() -> None:
