@@ -68,7 +68,8 @@ def merge_parts(
     lanes = tl.arange(0, WIDE)
     top, mass = sink, tl.where(sink == float("-inf"), 0.0, 1.0)
     mixed = tl.zeros((M, WIDE), tl.float32)
-    for part in range(used):
+    # Two are asked for at once, which is what registers hold: each is a wait for the memory.
+    for part in tl.range(0, used, loop_unroll_factor=2):
         at = (first + part) * M + rows
         its_top = tl.load(tops + at, volatile=True)
         its_mass = tl.load(masses + at, volatile=True)
