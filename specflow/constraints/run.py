@@ -159,7 +159,7 @@ def backend_needs_device(r: ResolvedRecipe) -> Iterator[Finding]:
 
 @rule("SF077", "backend-cannot-attend")
 def backend_cannot_attend(r: ResolvedRecipe) -> Iterator[Finding]:
-    """A backend reads what the target's attention is made of.
+    """A backend reads what the attention of target and draft is made of.
 
     ## Why
     A model's heads, windows, sinks and latents are parts of its attention, and not every backend
@@ -183,13 +183,17 @@ def backend_cannot_attend(r: ResolvedRecipe) -> Iterator[Finding]:
     ## Fix
     Leave `run.attention` out, or write `sdpa`, which reads everything.
     """
-    missing = list(lacking(CAPABILITIES[r.run.attention], asked_of(r)))
+    asked = asked_of(r)
+    missing = list(lacking(CAPABILITIES[r.run.attention], asked))
+    reasons = {"target.model": "what its attention is made of", "run.dtype": ""}
+    if asked.draft_head_size and "draft.model" in r:
+        reasons["draft.model"] = f"its heads of {asked.draft_head_size} are read likewise"
     if missing:
         yield Finding(
             at="run.attention",
             message=f"`run.attention: {r.run.attention}` has no {', no '.join(missing)}",
             label="cannot attend as the target does",
-            because={"target.model": "what its attention is made of", "run.dtype": ""},
+            because=reasons,
             help="remove `run.attention`, or write `run.attention: sdpa`",
             fix=Drop("run.attention", safe=False),
         )
