@@ -108,6 +108,11 @@ class Kernel:
         return ("arrived_last", find, "best_of_rows" if self.best.rows else "best_of_parts")
 
     @property
+    def updates(self) -> bool:
+        """Whether it stores what it has loaded: a program's warps run apart until they meet."""
+        return bool({a.name for a in self.loads} & {a.name for a, _ in self.stores})
+
+    @property
     def lanes(self) -> bool:
         """Whether anything in it is a vector, not one number a request."""
         vectors = [*self.loads, *(to for to, _ in self.stores)]

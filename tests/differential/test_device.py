@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from specflow.graph.ops import OPS
 from specflow.load import load
 from specflow.lower import lower
 from specflow.resolve import resolve
-from tests.conftest import RECIPES
+from tests.conftest import RECIPES, ROOT
 from tests.differential.test_attention_kernels import interpreted
 
 pytest.importorskip("triton")
@@ -79,6 +80,21 @@ def test_accept_lengths_of_every_size_were_seen(found: dict[str, Lengths | str])
     """A chain's whole width, and the least: where all guesses are right, and where none is."""
     path = next(p for p in QUICK if p.stem == "eagle3")
     assert lengths_of(path, found)["chain"] == [1, 2, 3, 4]
+
+
+def test_no_kernel_stores_what_a_warp_may_still_load() -> None:
+    """The interpreter cannot show it: warps of a program run apart until a barrier."""
+    updates = 0
+    for file in sorted((ROOT / "tests/golden").glob("*/*/device.py")):
+        for kernel in file.read_text().split("@triton.jit")[1:]:
+            body = kernel.partition("\n\n\n")[0]
+            loaded = {m[1]: m.end() for m in re.finditer(r"tl\.load\((\w+_ptr)", body)}
+            stored = {m[1]: m.start() for m in re.finditer(r"tl\.store\((\w+_ptr)", body)}
+            for pointer in loaded.keys() & stored.keys():
+                between = body[loaded[pointer] : stored[pointer]]
+                assert "tl.debug_barrier()" in between, (file.parent, pointer)
+                updates += 1
+    assert updates > 50
 
 
 def test_what_torch_does_on_a_device_is_counted_whole() -> None:

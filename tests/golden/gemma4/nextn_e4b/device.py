@@ -217,6 +217,7 @@ def rows_4_kernel(
         accept_len = accept_chain(guesses, verified, lane, K)
         kept = mask_rejected(verified, accept_len, lane)
         bonus = take_last(verified, accept_len, lane)
+        tl.debug_barrier()  # no thread still has to load what is stored now
         tl.store(output_tokens_ptr + row * W + lane, kept, mask=lane < W)
         tl.store(bonus_token_ptr + row, bonus)
         tl.store(accept_len_ptr + row, accept_len)

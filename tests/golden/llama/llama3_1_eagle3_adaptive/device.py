@@ -431,6 +431,7 @@ def rows_7_kernel(
         kept = mask_rejected(verified, accept_len, lane)
         wide = widen(kept, lane, W7)
         bonus = take_last(verified, accept_len, lane)
+        tl.debug_barrier()  # no thread still has to load what is stored now
         tl.store(output_tokens_ptr + row * W + lane, wide, mask=lane < W)
         tl.store(bonus_token_ptr + row, bonus)
         tl.store(accept_len_ptr + row, accept_len)
@@ -785,6 +786,7 @@ def steps_5_rows_5_kernel(
         kept = mask_rejected(verified, accept_len, lane)
         wide = widen(kept, lane, W5)
         bonus = take_last(verified, accept_len, lane)
+        tl.debug_barrier()  # no thread still has to load what is stored now
         tl.store(output_tokens_ptr + row * W + lane, wide, mask=lane < W)
         tl.store(bonus_token_ptr + row, bonus)
         tl.store(accept_len_ptr + row, accept_len)
@@ -1033,6 +1035,7 @@ def steps_3_rows_3_kernel(
         kept = mask_rejected(verified, accept_len, lane)
         wide = widen(kept, lane, W3)
         bonus = take_last(verified, accept_len, lane)
+        tl.debug_barrier()  # no thread still has to load what is stored now
         tl.store(output_tokens_ptr + row * W + lane, wide, mask=lane < W)
         tl.store(bonus_token_ptr + row, bonus)
         tl.store(accept_len_ptr + row, accept_len)
@@ -1200,6 +1203,7 @@ def steps_1_rows_2_kernel(
         kept = mask_rejected(verified, accept_len, lane)
         wide = widen(kept, lane, W1)
         bonus = take_last(verified, accept_len, lane)
+        tl.debug_barrier()  # no thread still has to load what is stored now
         tl.store(output_tokens_ptr + row * W + lane, wide, mask=lane < W)
         tl.store(bonus_token_ptr + row, bonus)
         tl.store(accept_len_ptr + row, accept_len)
@@ -1308,6 +1312,7 @@ def steps_0_rows_1_kernel(
     starts = hold(seq_lens)
     kept = widen(verified, lane, 1)
     bonus = first(verified, lane)
+    tl.debug_barrier()  # no thread still has to load what is stored now
     tl.store(output_tokens_ptr + row * W + lane, kept, mask=lane < W)
     tl.store(bonus_token_ptr + row, bonus)
     tl.store(accept_len_ptr + row, 1)

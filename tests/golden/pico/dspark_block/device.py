@@ -157,6 +157,7 @@ def rows_3_kernel(
     starts = hold(seq_lens)
     kept = mask_rejected(gained, accept_len, lane)
     bonus = take_last(gained, accept_len, lane)
+    tl.debug_barrier()  # no thread still has to load what is stored now
     tl.store(output_tokens_ptr + row * W + lane, kept, mask=lane < W)
     tl.store(bonus_token_ptr + row, bonus)
     tl.store(state_accept_len_ptr + row, accept_len)

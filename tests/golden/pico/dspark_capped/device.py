@@ -515,6 +515,7 @@ def rows_11_kernel(
         starts = hold(seq_lens)
         kept_2 = mask_rejected(verified, kept_len, lane)
         bonus = take_last(verified, kept_len, lane)
+        tl.debug_barrier()  # no thread still has to load what is stored now
         tl.store(output_tokens_ptr + row * W + lane, kept_2, mask=lane < W)
         tl.store(bonus_token_ptr + row, bonus)
         tl.store(accept_len_ptr + row, kept_len)

@@ -113,6 +113,7 @@ def rows_2_kernel(
         accept_len = accept_chain(guesses, verified, lane, K)
         kept = mask_rejected(verified, accept_len, lane)
         bonus = take_last(verified, accept_len, lane)
+        tl.debug_barrier()  # no thread still has to load what is stored now
         tl.store(output_tokens_ptr + row * W + lane, kept, mask=lane < W)
         tl.store(bonus_token_ptr + row, bonus)
         tl.store(accept_len_ptr + row, accept_len)
@@ -216,6 +217,7 @@ def narrow_rows_2_kernel(
         kept = mask_rejected(verified, accept_len, lane)
         wide = widen(kept, lane, w)
         bonus = take_last(verified, accept_len, lane)
+        tl.debug_barrier()  # no thread still has to load what is stored now
         tl.store(output_tokens_ptr + row * W + lane, wide, mask=lane < W)
         tl.store(bonus_token_ptr + row, bonus)
         tl.store(accept_len_ptr + row, accept_len)
@@ -264,6 +266,7 @@ def single_rows_1_kernel(
     seq_lens = tl.load(seq_lens_ptr + row)
     kept = widen(verified, lane, 1)
     bonus = first(verified, lane)
+    tl.debug_barrier()  # no thread still has to load what is stored now
     tl.store(output_tokens_ptr + row * W + lane, kept, mask=lane < W)
     tl.store(bonus_token_ptr + row, bonus)
     tl.store(accept_len_ptr + row, 1)

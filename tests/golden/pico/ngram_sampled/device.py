@@ -105,6 +105,7 @@ def rows_2_kernel(
     starts = hold(seq_lens)
     kept = mask_rejected(gained, accept_len, lane)
     bonus = take_last(gained, accept_len, lane)
+    tl.debug_barrier()  # no thread still has to load what is stored now
     tl.store(output_tokens_ptr + row * W + lane, kept, mask=lane < W)
     tl.store(bonus_token_ptr + row, bonus)
     tl.store(state_accept_len_ptr + row, accept_len)
@@ -199,6 +200,7 @@ def narrow_rows_2_kernel(
     kept = mask_rejected(gained, accept_len, lane)
     wide = widen(kept, lane, w)
     bonus = take_last(gained, accept_len, lane)
+    tl.debug_barrier()  # no thread still has to load what is stored now
     tl.store(output_tokens_ptr + row * W + lane, wide, mask=lane < W)
     tl.store(bonus_token_ptr + row, bonus)
     tl.store(state_accept_len_ptr + row, accept_len)
@@ -241,6 +243,7 @@ def single_rows_1_kernel(
     seq_lens = tl.load(seq_lens_ptr + row)
     kept = widen(drawn, lane, 1)
     bonus = first(drawn, lane)
+    tl.debug_barrier()  # no thread still has to load what is stored now
     tl.store(output_tokens_ptr + row * W + lane, kept, mask=lane < W)
     tl.store(bonus_token_ptr + row, bonus)
     tl.store(accept_len_ptr + row, 1)

@@ -53,6 +53,7 @@ def rows_1_kernel(
     verified = tl.load(verified_ptr + row * 1 + lane, mask=lane < 1, other=-1)
     seq_lens = tl.load(seq_lens_ptr + row)
     bonus = first(verified, lane)
+    tl.debug_barrier()  # no thread still has to load what is stored now
     tl.store(output_tokens_ptr + row * W + lane, verified, mask=lane < W)
     tl.store(bonus_token_ptr + row, bonus)
     tl.store(accept_len_ptr + row, 1)

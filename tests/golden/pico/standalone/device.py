@@ -291,6 +291,7 @@ def rows_7_kernel(
         previous = take_previous(bonus_token, verified, accept_len, lane)
         kept = mask_rejected(verified, accept_len, lane)
         bonus = take_last(verified, accept_len, lane)
+        tl.debug_barrier()  # no thread still has to load what is stored now
         tl.store(previous_token_ptr + row, previous)
         tl.store(output_tokens_ptr + row * W + lane, kept, mask=lane < W)
         tl.store(bonus_token_ptr + row, bonus)

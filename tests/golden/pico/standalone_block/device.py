@@ -193,6 +193,7 @@ def rows_6_kernel(
     previous = take_previous(bonus_token, gained, accept_len, lane)
     kept = mask_rejected(gained, accept_len, lane)
     bonus = take_last(gained, accept_len, lane)
+    tl.debug_barrier()  # no thread still has to load what is stored now
     tl.store(previous_token_ptr + row, previous)
     tl.store(output_tokens_ptr + row * W + lane, kept, mask=lane < W)
     tl.store(bonus_token_ptr + row, bonus)
