@@ -175,7 +175,7 @@ def test_who_waited_is_named() -> None:
     assert said("no host sync", waited).said.endswith("session.py:9")
 
 
-@pytest.mark.parametrize(("share", "verdict"), [(0.049, "pass"), (0.051, "fail")])
+@pytest.mark.parametrize(("share", "verdict"), [(0.049, "pass"), (0.051, "fail"), (-0.2, "fail")])
 def test_time_outside_the_forwards_has_a_bound(share: float, verdict: str) -> None:
     assert said("at most 5%", found(line("speed", "step", outside_share=share))).verdict == verdict
 
