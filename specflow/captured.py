@@ -307,7 +307,7 @@ class CompiledStep(EagerStep):
 
 
 def compiled(called: Callable[[], None], name: str) -> Callable[[], None]:
-    """A function traced with no break, and compiled by inductor."""
+    """A function traced with no break, compiled by inductor, and called without gradients."""
     if not isinstance(called, FunctionType):
         raise TypeError(f"`{name}` is no function")
     # One cache of the tracer for each: by default all keys would share one, and fill it.
@@ -319,7 +319,7 @@ def compiled(called: Callable[[], None], name: str) -> Callable[[], None]:
         called.__closure__,
     )
     made: Callable[[], None] = torch.compile(own, fullgraph=True, dynamic=False)
-    return made
+    return torch.no_grad()(made)
 
 
 def buckets(most: int) -> tuple[int, ...]:

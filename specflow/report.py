@@ -92,7 +92,7 @@ class Report:
     timed: Timed
     chain: bool
     width: int
-    baseline: Mapping[str, float] | None = None
+    baseline: Mapping[str, Any] | None = None
     lossless: Mapping[str, Any] | None = None
     cut_short: bool = False
     notes: list[str] = field(default_factory=list)

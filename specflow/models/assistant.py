@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from specflow.errors import RuntimeFault
 from specflow.models.adapters import Adapter
 from specflow.models.attention import ATTENTION, Frame
+from specflow.models.inference import inference
 from specflow.models.linear import pack
 from specflow.models.loading import load_weights
 from specflow.models.timing import now, spent
@@ -82,7 +83,7 @@ class AssistantWindow:
         self.model, self.pool = model, pool
         self.frame = Frame(pool, extent, model.target.dtype, backend=model.target.backend)
 
-    @torch.inference_mode()
+    @inference
     def decode_hidden(
         self, tokens: Tensor, hidden: Tensor, seq_lens: Tensor
     ) -> tuple[Tensor, Tensor]:
@@ -90,7 +91,7 @@ class AssistantWindow:
         logits, carried = self._run(tokens[:, None], hidden[:, None], seq_lens)
         return logits[:, 0], carried[:, 0]
 
-    @torch.inference_mode()
+    @inference
     def grow_frozen(
         self, tokens: Tensor, hidden: Tensor, seq_lens: Tensor
     ) -> tuple[Tensor, Tensor]:

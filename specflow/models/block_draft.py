@@ -16,6 +16,7 @@ from specflow.kernels.inject import Landing
 from specflow.models.attention import Injector, Step
 from specflow.models.beginning import First
 from specflow.models.block_nets import BlockNet
+from specflow.models.inference import inference
 from specflow.models.nets import as_target_ids, as_target_law, ids_table
 from specflow.models.timing import now, spent
 from specflow.pools import KVPool, LayerShape, Ring, view_start
@@ -81,7 +82,7 @@ class BlockWindow:
         self.extent = ring.extent(extent)
         self._views: dict[int, dict[int, tuple[Tensor, Tensor]]] = {}  # rows -> views of each layer
 
-    @torch.inference_mode()
+    @inference
     def denoise(self, tokens: Tensor, seq_lens: Tensor) -> Tensor:
         """Hidden states [B, Q, M] of blocks [B, Q]; their keys are scratch, never context (1b)."""
         began = now()
@@ -113,7 +114,7 @@ class BlockWindow:
         first = view_start(seq_lens, ring.window, ring.page) if ring.window else None
         return Sight(seq_lens, positions, None, first, positions[:, -1] if ring.turns else None)
 
-    @torch.inference_mode()
+    @inference
     def score(self, hidden: Tensor) -> Tensor:
         """Logits [B, K, V] of the rows that guess."""
         began = now()
@@ -121,13 +122,13 @@ class BlockWindow:
         spent(self.model, began)
         return logits
 
-    @torch.inference_mode()
+    @inference
     def markov(self, last: Tensor, hidden: Tensor) -> Tensor:
         """The bias [B, V] of the token before, [B], on a row [B, M] (2c)."""
         bias: Tensor = self._head(last, hidden)[0]
         return bias
 
-    @torch.inference_mode()
+    @inference
     def markov_memory(self, last: Tensor, hidden: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         """As `markov`, of a head that remembers [B, R]."""
         bias, kept = self._head(last, hidden, memory)
@@ -144,13 +145,13 @@ class BlockWindow:
         """The Markov head, in a step of a draft that has one."""
         return self.model.net.markov
 
-    @torch.inference_mode()
+    @inference
     def trust(self, hidden: Tensor, bonus: Tensor, guesses: Tensor) -> Tensor:
         """Logits [B, K] of the confidence head; a guess is judged by what was known before it."""
         last = torch.cat([bonus[:, None], guesses[:, :-1]], dim=1)
         return self.model.net.trust(hidden, last)
 
-    @torch.inference_mode()
+    @inference
     def inject(self, taps: Tensor, starts: Tensor, accept_len: Tensor) -> None:
         """Write the first accept_len of a window's positions: taps [B, W, n * H] at starts [B]."""
         began = now()
@@ -176,7 +177,7 @@ class BlockWindow:
         ):
             injector(keys, values, turning, pool.read(layer, rows, pool.length), landing)
 
-    @torch.inference_mode()
+    @inference
     def feed(self, taps: Tensor, start: int) -> None:
         """Write a part of a prompt: taps [1, P, n * H] from `start` on.
 

@@ -10,6 +10,8 @@ than leaving them. A small matrix is only stored by columns: the call would cost
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -40,9 +42,17 @@ class PackedLinear(nn.Module):
         self.bias = bias
         self.spare = weight.new_zeros(FEWEST - 1, weight.shape[1])
         self.in_features, self.out_features = weight.shape[1], weight.shape[0]
+        self.number = next(_NUMBERS)
+        _PACKED[self.number] = self
 
     def multiply(self, rows: Tensor) -> Tensor:
         """Rows [R, M] to [R, N]."""
+        if torch.compiler.is_compiling():
+            return multiply_packed(rows, self.number)
+        return self.by_blocks(rows)
+
+    def by_blocks(self, rows: Tensor) -> Tensor:
+        """The same, as it is called."""
         count = rows.shape[0]
         if count < FEWEST:
             rows = torch.cat((rows, self.spare[count - 1 :]))
@@ -53,6 +63,22 @@ class PackedLinear(nn.Module):
         """Inputs [..., M] to [..., N]."""
         product = self.multiply(inputs.reshape(-1, self.in_features))
         return product.view(*inputs.shape[:-1], self.out_features)
+
+
+# By number: a compiler would look into the blocks of a matrix that a trace is given.
+_PACKED: WeakValueDictionary[int, PackedLinear] = WeakValueDictionary()
+_NUMBERS = count()
+
+
+@torch.library.custom_op("specflow::multiply_packed", mutates_args=())
+def multiply_packed(rows: Tensor, number: int) -> Tensor:
+    """Rows [R, M] by the packed layer of a number [R, N], as one operation of a trace."""
+    return _PACKED[number].by_blocks(rows).contiguous()
+
+
+@multiply_packed.register_fake
+def _(rows: Tensor, number: int) -> Tensor:
+    return rows.new_empty(rows.shape[0], _PACKED[number].out_features)
 
 
 class PlainLinear(nn.Module):

@@ -19,6 +19,7 @@ from specflow.facts import token_ids
 from specflow.kernels import take_row
 from specflow.models.adapters import INSTEAD, Adapter, adapt, architecture_of
 from specflow.models.attention import SDPA, Backend, Frame
+from specflow.models.inference import inference
 from specflow.models.loading import load_weights
 from specflow.models.timing import now
 from specflow.pools import KVPool, LayerShape
@@ -99,18 +100,18 @@ class Window:
         self.model, self.pool = model, pool
         self.frame = Frame(pool, extent, model.dtype, row, model.adapter.backend)
 
-    @torch.inference_mode()
+    @inference
     def verify(self, tokens: Tensor, seq_lens: Tensor) -> Tensor:
         """Logits [B, W, V] of a chain: token i at position and slot seq_lens + i."""
         return self.model.score(self._chain(tokens, seq_lens)[0])
 
-    @torch.inference_mode()
+    @inference
     def verify_hidden(self, tokens: Tensor, seq_lens: Tensor) -> tuple[Tensor, Tensor]:
         """As `verify`, and the hidden states [B, W, H] that the head reads."""
         hidden, _ = self._chain(tokens, seq_lens)
         return self.model.score(hidden), hidden
 
-    @torch.inference_mode()
+    @inference
     def verify_taps(
         self, tokens: Tensor, seq_lens: Tensor, taps: tuple[int, ...]
     ) -> tuple[Tensor, Tensor]:
@@ -118,7 +119,7 @@ class Window:
         hidden, tapped = self._chain(tokens, seq_lens, taps)
         return self.model.score(hidden), tapped
 
-    @torch.inference_mode()
+    @inference
     def verify_packed_taps(
         self, tokens: Tensor, seq_lens: Tensor, packed: Tensor, taps: tuple[int, ...]
     ) -> tuple[Tensor, Tensor]:
@@ -139,17 +140,17 @@ class Window:
         logits = self.model.score(hidden)
         return unpack(logits[0], packed, rows, width), unpack(tapped[0], packed, rows, width)
 
-    @torch.inference_mode()
+    @inference
     def decode(self, tokens: Tensor, seq_lens: Tensor) -> Tensor:
         """Logits [B, V] after tokens [B, q] that follow one another as in `verify`."""
         return self.model.score(self._chain(tokens, seq_lens)[0][:, -1])
 
-    @torch.inference_mode()
+    @inference
     def extend(self, tokens: Tensor, seq_lens: Tensor, accept_len: Tensor) -> Tensor:
         """Logits [B, V] after the first accept_len of tokens [B, W]; all are written."""
         return self.model.score(take_row(self._chain(tokens, seq_lens)[0], accept_len))
 
-    @torch.inference_mode()
+    @inference
     def verify_tree(self, tokens: Tensor, seq_lens: Tensor, depths: Tensor, sees: Tensor) -> Tensor:
         """Logits [B, W, V] of a tree: node i in slot seq_lens + i, at position seq_lens + depth.
 
@@ -160,7 +161,7 @@ class Window:
         """
         return self.model.score(self._tree(tokens, seq_lens, depths, sees)[0])
 
-    @torch.inference_mode()
+    @inference
     def verify_tree_hidden(
         self, tokens: Tensor, seq_lens: Tensor, depths: Tensor, sees: Tensor
     ) -> tuple[Tensor, Tensor]:
@@ -168,7 +169,7 @@ class Window:
         hidden, _ = self._tree(tokens, seq_lens, depths, sees)
         return self.model.score(hidden), hidden
 
-    @torch.inference_mode()
+    @inference
     def verify_tree_taps(
         self,
         tokens: Tensor,
@@ -181,13 +182,13 @@ class Window:
         hidden, tapped = self._tree(tokens, seq_lens, depths, sees, taps)
         return self.model.score(hidden), tapped
 
-    @torch.inference_mode()
+    @inference
     def grow(self, tokens: Tensor, seq_lens: Tensor, sees: Tensor, level: int) -> Tensor:
         """Logits [B, T, V] of the branches of a level, one node each (`Frame.level`)."""
         positions, step = self.frame.level(tokens.shape[1], seq_lens, sees, level)
         return self.model.score(self.model.forward(tokens, positions, step)[0])
 
-    @torch.inference_mode()
+    @inference
     def prefill(
         self, tokens: Tensor, start: int = 0, taps: tuple[int, ...] = ()
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -200,7 +201,7 @@ class Window:
         hidden, tapped = self.model.forward(tokens, positions, step, taps)
         return self.model.score(hidden[:, -1]), hidden, tapped
 
-    @torch.inference_mode()
+    @inference
     def move_accepted(self, path: Tensor, seq_lens: Tensor) -> None:
         """Make the accepted nodes path [B, D], padded with -1, the positions after seq_lens [B]."""
         self.model.adapter.backend.move(self.pool, path, seq_lens)
@@ -246,7 +247,7 @@ class Probe:
         return self._nothing
 
 
-@torch.inference_mode()
+@inference
 def probe(model: LanguageModel) -> dict[int, LayerShape]:
     """What each layer keeps a position, from a forward of one token; no layer may bypass us."""
     recorder = Probe(model.device)
@@ -274,7 +275,7 @@ def probe(model: LanguageModel) -> dict[int, LayerShape]:
 PREFIX, PATH, PARENTS = 6, (0, 2, 3, 5), (-1, 0, 0, 2, 3, 3)
 
 
-@torch.inference_mode()
+@inference
 def stock_trial(model: PreTrainedModel) -> Tensor:
     """Logits [4, V] of the trial's path by the library alone."""
     tokens = torch.arange(1, PREFIX + len(PATH) + 1, device=model.device)[None]

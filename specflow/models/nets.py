@@ -20,6 +20,7 @@ from specflow.kernels import take_row
 from specflow.models.adapters import Adapter
 from specflow.models.attention import Frame
 from specflow.models.blocks import WideBlock, llama_block, llama_config, target_config
+from specflow.models.inference import inference
 from specflow.models.lm import Probe
 from specflow.models.timing import now, spent
 from specflow.pools import KVPool, LayerShape
@@ -204,7 +205,7 @@ class DraftModel:
         """The network over the first `extent` positions of a pool; `feed` fills row `row`."""
         return DraftWindow(self, Frame(pool, extent, self.dtype, row, self.net.target.backend))
 
-    @torch.inference_mode()
+    @inference
     def _probe(self) -> dict[int, LayerShape]:
         recorder = Probe(self.device)
         zero = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
@@ -220,7 +221,7 @@ class DraftWindow:
     def __init__(self, model: DraftModel, frame: Frame) -> None:
         self.model, self.frame = model, frame
 
-    @torch.inference_mode()
+    @inference
     def decode_hidden(
         self, tokens: Tensor, hidden: Tensor, positions: Tensor
     ) -> tuple[Tensor, Tensor]:
@@ -229,7 +230,7 @@ class DraftWindow:
         carried = self._run(tokens[:, None], hidden[:, None], at, step)[:, 0]
         return self._score(carried), carried
 
-    @torch.inference_mode()
+    @inference
     def grow_hidden(
         self, tokens: Tensor, hidden: Tensor, seq_lens: Tensor, sees: Tensor, level: int
     ) -> tuple[Tensor, Tensor]:
@@ -238,7 +239,7 @@ class DraftWindow:
         carried = self._run(tokens, hidden, at, step)
         return self._score(carried), carried
 
-    @torch.inference_mode()
+    @inference
     def extend_hidden(
         self, tokens: Tensor, hidden: Tensor, starts: Tensor, accept_len: Tensor
     ) -> tuple[Tensor, Tensor]:
@@ -252,7 +253,7 @@ class DraftWindow:
         carried = take_row(self._run(tokens, self.model.net.enter(hidden), at, step), accept_len)
         return self._score(carried), carried
 
-    @torch.inference_mode()
+    @inference
     def extend_layer(
         self, tokens: Tensor, hidden: Tensor, starts: Tensor, rows: Tensor, layer: int
     ) -> Tensor:
@@ -261,7 +262,7 @@ class DraftWindow:
         carried = take_row(self._run(tokens, hidden, at, step, layer), rows)
         return self._score(carried, layer)
 
-    @torch.inference_mode()
+    @inference
     def feed(
         self, tokens: Tensor, hidden: Tensor, start: int, layer: int = 0
     ) -> tuple[Tensor, Tensor]:

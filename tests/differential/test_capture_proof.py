@@ -141,7 +141,8 @@ def prove(made: Session, traced: int) -> None:
         put_back(state, first)
         if count < traced:
             torch._dynamo.reset()
-            torch.compile(called, fullgraph=True, backend="eager")()
+            with torch.no_grad():
+                torch.compile(called, fullgraph=True, backend="eager")()
             same(state, said, key.rows)
             put_back(state, first)
     assert addresses(made) == where
@@ -189,7 +190,8 @@ def test_a_step_is_compiled(name: str, backend: str) -> None:
         said = {each: tensor.clone() for each, tensor in state.items()}
         put_back(state, first)
         torch._dynamo.reset()
-        torch.compile(called, fullgraph=True, dynamic=False, backend=backend)()
+        with torch.no_grad():
+            torch.compile(called, fullgraph=True, dynamic=False, backend=backend)()
         same(state, said, key.rows)
         put_back(state, first)
 
