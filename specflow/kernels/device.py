@@ -2,7 +2,8 @@
 
 A name has the signature and the meaning of its reference in `specflow.kernels`. `filter_law` is
 torch's: it sorts whole rows, for which torch has the device's own radix sort, and only a recipe
-that filters asks for it.
+that filters asks for it. Its launches wait for nothing on the host and have shapes that no data
+decides, so a graph holds them.
 """
 
 from specflow.kernels.block_triton import allocate, blank, mask_block, pack, survivals
