@@ -171,7 +171,8 @@ class RunFields(Fields):
 
     device: Literal["cpu", "cuda"] = field("Device of models and state.", default="cpu")
     dtype: Literal["float32", "bfloat16", "float16"] = field(
-        "Type of weights and KV.", default="float32"
+        "Type of weights and KV.",
+        derive="on cuda as the weights are stored, if in bfloat16 or float16; else float32",
     )
     batch_size: int = field("Requests decoded at once.", default=1, ge=1, le=256)
     max_length: int = field(

@@ -35,6 +35,7 @@ from specflow.rules import Finding, diagnose
 from specflow.spans import Span
 from specflow.stages import COMMITS, DRAFTS, VERIFIES, Table, rows_with
 from specflow.stages.base import Derived, DraftStage, Missing
+from specflow.stored import stored_dtype
 from specflow.tables import (
     ALIASES,
     ENGINE_NAMES,
@@ -394,6 +395,8 @@ class _Resolution:
             return self._width(path, draft, made["draft"])
         if path == "verify.accept":
             return self._accept(path, draft, made)
+        if path == "run.dtype":
+            return self._dtype(path, facts["target"])
         if path in ("verify.token_bucket", "run.attention", "run.graph"):
             return self._by_device(path)
         name = path.removeprefix("draft.")
@@ -405,9 +408,23 @@ class _Resolution:
             path, min(context or LONGEST_DEFAULT, LONGEST_DEFAULT), Origin.DERIVED, because
         )
 
+    @property
+    def _device(self) -> Any:
+        return self.blocks["run"].get("device", self.device or "cpu")
+
+    def _dtype(self, path: str, target: checkpoints.ModelFacts) -> Entry:
+        """On a GPU the type that weights are stored in, where that is a float of two bytes."""
+        if self._device != "cuda":
+            return Entry(path, "float32", Origin.DERIVED, "the CPU's type")
+        if target.elsewhere:
+            return _assumed(path, "float32", target)
+        half = stored_dtype(target)
+        because = "as the weights are stored" if half else "no weights known in two bytes"
+        return Entry(path, half or "float32", Origin.DERIVED, because)
+
     def _by_device(self, path: str) -> Entry:
         """What the device decides."""
-        device = self.blocks["run"].get("device", self.device or "cpu")
+        device = self._device
         if path == "run.attention":
             if self.blocks["run"].get("compile") == "inductor":
                 return Entry(path, "sdpa", Origin.DERIVED, "inductor compiles torch's own")

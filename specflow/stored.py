@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from specflow import published
 from specflow.config_sizes import Sizes, Stored
+from specflow.facts import ModelFacts
 from specflow.headers import FLOATS, INTEGERS, Tensor
 from specflow.layer_sizes import number
 
@@ -16,6 +18,7 @@ SCALE = re.compile(r"(?:_scale_inv|_scale|\.scales)$")  # of quantized weights, 
 PACKED = re.compile(r"weight(?:_packed)?$|_blocks$")  # several in one whole number, of any format
 FOUR = re.compile("fp4|int4|w4a|4bit", re.IGNORECASE)
 EIGHT = re.compile("int8|w8a", re.IGNORECASE)
+DTYPE_KEYS = ("dtype", "torch_dtype")
 HALF = 2.0
 FP8 = 1 + 4 / 128**2  # a float32 scale for each block of 128 x 128, as DeepSeek stores them
 FP4 = 0.5 + 1 / 32  # MXFP4: a byte of scale for each 32
@@ -28,6 +31,28 @@ FORMS: dict[str, tuple[float, float]] = {
     "FP8, experts in FP4": (FP8, FP4),
     "MXFP4 experts, else BF16": (HALF, FP4),
 }
+
+# The floats of two bytes, by what headers, records and configs call them.
+HALVES = {
+    "BF16": "bfloat16", "F16": "float16", "FP16": "float16",
+    "bfloat16": "bfloat16", "float16": "float16",
+}  # fmt: skip
+
+
+def stored_dtype(facts: ModelFacts) -> str:
+    """The float of two bytes that most of a model is stored in; empty for another, or none known.
+
+    Of weights that are made up, what the config says that they were.
+    """
+    lengths: dict[str, int] = {}
+    for tensor in facts.tensors.values():
+        lengths[tensor.dtype] = lengths.get(tensor.dtype, 0) + tensor.end - tensor.begin
+    if lengths:
+        return HALVES.get(max(lengths, key=lambda dtype: lengths[dtype]), "")
+    if facts.recorded:
+        return HALVES.get(str((published.record(facts.model) or {}).get("weights")), "")
+    said = (config.get(key) for config in (facts.text, facts.config) for key in DTYPE_KEYS)
+    return HALVES.get(str(next(filter(None, said), "")), "") if facts.dummy else ""
 
 
 def packed(name: str, tensor: Tensor) -> bool:

@@ -8,7 +8,8 @@ from typing import Any
 from specflow.backends import CAPABILITIES, EXTRA, Asked, installed, lacking
 from specflow.diagnostics import Drop, Put
 from specflow.recipe import ResolvedRecipe
-from specflow.rules import Finding, rule
+from specflow.rules import Finding, place_of, rule
+from specflow.sizes import known_config
 
 WITH_SINKS = ("gpt_oss", "mimo_v2_flash")  # model types whose heads have a sink
 
@@ -107,16 +108,17 @@ def backend_not_installed(r: ResolvedRecipe) -> Iterator[Finding]:
     ```
 
     ## Fix
-    Install the extra: `pip install specflow[gpu]`. Or let torch compute it: `run.attention: sdpa`.
+    Install the extra: `pip install 'specflow[gpu]'`. Or let torch compute it:
+    `run.attention: sdpa`.
     """
     row = CAPABILITIES[r.run.attention]
-    if not installed(row):
+    if r.run.device in row.devices and not installed(row):  # elsewhere nothing asks for it
         yield Finding(
             at="run.attention",
             message=f"`run.attention: {r.run.attention}` needs the package `{row.package}`, "
             "which is not installed here",
             label="not installed",
-            help=f"install it with `pip install {EXTRA}`, or write `run.attention: sdpa`",
+            help=f"install it with `pip install '{EXTRA}'`, or write `run.attention: sdpa`",
         )
 
 
@@ -167,36 +169,69 @@ def backend_cannot_attend(r: ResolvedRecipe) -> Iterator[Finding]:
     one of them the output would be another model's.
 
     ## Example
+    The target of `builtin:pico-deepseek` keeps latents, which flashinfer does not read.
     ```yaml
-    target: {model: builtin:pico-llama}
+    target: {model: builtin:pico-deepseek}
     draft: {algorithm: NGRAM}
-    run: {device: cuda, dtype: float32, attention: flashinfer}
+    run: {device: cuda, dtype: bfloat16, attention: flashinfer}
     ```
 
     Use instead:
     ```yaml
-    target: {model: builtin:pico-llama}
+    target: {model: builtin:pico-deepseek}
     draft: {algorithm: NGRAM}
-    run: {device: cuda, dtype: float32, attention: triton}
+    run: {device: cuda, dtype: bfloat16, attention: triton}
     ```
 
     ## Fix
-    Leave `run.attention` out, or write `sdpa`, which reads everything.
+    Leave `run.attention` out, or write `sdpa`, which reads everything. Where it is the type of
+    numbers that a backend has not, write a `run.dtype` that it has.
     """
-    asked = asked_of(r)
-    missing = list(lacking(CAPABILITIES[r.run.attention], asked))
-    reasons = {"target.model": "what its attention is made of", "run.dtype": ""}
-    if asked.draft_head_size and "draft.model" in r:
-        reasons["draft.model"] = f"its heads of {asked.draft_head_size} are read likewise"
+    row, asked = CAPABILITIES[r.run.attention], asked_of(r)
+    if r.run.device not in row.devices:
+        return  # SF076 says so, and its way out changes who attends
+    backend = f"`run.attention: {r.run.attention}`"
+    if asked.dtype not in row.dtypes:
+        written = place_of("run.dtype", r) is not None
+        at, other = ("run.dtype", "run.attention") if written else ("run.attention", "run.dtype")
+        words = {
+            "run.dtype": f"{r.run.attention} reads {' and '.join(row.dtypes)}",
+            "run.attention": f"has no {asked.dtype}",
+        }
+        yield Finding(
+            at=at,
+            message=f"{backend} has no {asked.dtype}",
+            label=words[at],
+            because={other: words[other]},
+            help=f"write `run.dtype: {row.dtypes[0]}`, or remove `run.attention`",
+            fix=Put("run.dtype", row.dtypes[0], safe=False, otherwise=("remove `run.attention`",)),
+        )
+    missing = [each for each in lacking(row, asked) if each != asked.dtype]
     if missing:
+        reasons = _at_fault(r, asked, missing)
+        whose = "draft" if tuple(reasons) == ("draft.model",) else "target"
         yield Finding(
             at="run.attention",
-            message=f"`run.attention: {r.run.attention}` has no {', no '.join(missing)}",
-            label="cannot attend as the target does",
+            message=f"{backend} has no {', no '.join(missing)}",
+            label=f"cannot attend as the {whose} does",
             because=reasons,
             help="remove `run.attention`, or write `run.attention: sdpa`",
             fix=Drop("run.attention", safe=False),
         )
+
+
+def _at_fault(r: ResolvedRecipe, asked: Asked, missing: list[str]) -> dict[str, str]:
+    """The fields that ask for what a backend has not, each with a word on how."""
+    reasons, heads = {}, f"heads of {asked.draft_head_size}"
+    alike = asked.draft_head_size == asked.head_size and not asked.latents
+    of_draft = {heads} if heads in missing and not alike else set()
+    if set(missing) - of_draft - {"trees"}:
+        reasons["target.model"] = "what its attention is made of"
+    if heads in missing and "draft.model" in r:
+        reasons["draft.model"] = f"its heads of {asked.draft_head_size} are read likewise"
+    if "trees" in missing:
+        reasons["verify.shape"] = "a token of a tree attends to its own path"
+    return reasons
 
 
 @rule("SF083", "graph-needs-device")
@@ -274,8 +309,11 @@ def compile_needs_sdpa(r: ResolvedRecipe) -> Iterator[Finding]:
 
 
 def asked_of(r: ResolvedRecipe) -> Asked:
-    """What a recipe asks of whoever computes its attention, as far as config.json says."""
-    config = r.facts["target"].text
+    """What a recipe asks of whoever computes its attention, as far as config.json or a record says.
+
+    What neither says is not asked for: of a model of which no sizes are recorded, nothing is known.
+    """
+    config = known_config(r.facts["target"])
     return Asked(
         dtype=r.run.dtype,
         head_size=head_size(config),
@@ -284,7 +322,7 @@ def asked_of(r: ResolvedRecipe) -> Asked:
         softcap=bool(config.get("attn_logit_softcapping")),
         sinks=config.get("model_type") in WITH_SINKS,
         latents=bool(config.get("kv_lora_rank")),
-        draft_head_size=head_size(r.facts["draft"].text),
+        draft_head_size=head_size(known_config(r.facts["draft"])),
     )
 
 

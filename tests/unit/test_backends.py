@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import yaml
 
 from specflow import backends
 from specflow.backends import CAPABILITIES, Asked, Capability, default_backend, lacking
 from specflow.constraints.run import asked_of, head_size
+from specflow.diagnostics import Put
 from specflow.errors import RecipeError
+from specflow.facts import ModelFacts, read, unread
+from specflow.headers import Tensor
 from specflow.load import load, loads
+from specflow.packs import find
+from specflow.provenance import Origin
+from specflow.recipe import dump
 from specflow.resolve import resolve
+from specflow.stored import stored_dtype
 from tests.conftest import RECIPES
 
 PLAIN = Asked("bfloat16", 128, tree=False, window=False, softcap=False, sinks=False, latents=False)
@@ -99,7 +108,7 @@ def test_what_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     text = FLASHINFER.replace("flashinfer", "triton")
     found = [f for f in resolve(loads(text, "recipe.yaml")).findings if f.code == "SF078"]
     assert len(found) == 1
-    assert "specflow[gpu]" in (found[0].help or "")
+    assert "pip install 'specflow[gpu]'" in (found[0].help or "")  # a shell reads brackets
     monkeypatch.setattr(backends, "find_spec", lambda _: object())
     assert not resolve(loads(text, "recipe.yaml")).findings
 
@@ -168,3 +177,100 @@ def test_a_draft_with_heads_of_its_own_is_told_of() -> None:
         resolve(loads(text.replace("shape: tree", "shape: chain"), "recipe.yaml"))
     found = [d.message for d in caught.value.diagnostics if d.code == "SF077"]
     assert found == ["`run.attention: flashinfer` has no heads of 32"]
+
+
+def attends(pack: str, *words: str) -> list[str]:
+    """What SF077 says of a recipe that ships, and SF076 and SF078 beside it."""
+    given = ["run.device=cuda", "run.dtype=bfloat16", "run.attention=flashinfer", *words]
+    try:
+        found = resolve(load(find(pack), given)).findings
+    except RecipeError as error:
+        found = tuple(error.diagnostics)
+    return [d.message.partition("flashinfer` ")[2] for d in found if d.code == "SF077"]
+
+
+@pytest.mark.parametrize(
+    ("pack", "lacks"),
+    [
+        ("deepseek/v3_nextn", ["has no latent attention"]),
+        ("kimi/k2_eagle3", ["has no latent attention"]),
+        ("mimo/v2_flash_multi_layer", ["has no attention sinks, no heads of 192"]),
+        ("gemma4/nextn_e4b", ["has no heads of 512"]),
+        ("llama/llama3_1_eagle3_chain", []),
+        ("kimi/k3_dspark", []),  # of which no sizes are recorded: nothing is known
+    ],
+)
+def test_what_a_recorded_model_needs_is_told(pack: str, lacks: list[str]) -> None:
+    assert attends(pack) == lacks
+
+
+def test_a_type_that_a_backend_has_not_is_told_where_it_is_written() -> None:
+    words = ["run.device=cuda", "run.attention=flashinfer"]
+    with pytest.raises(RecipeError) as caught:
+        resolve(load(find("pico/plain"), [*words, "run.dtype=float32"]))
+    (found,) = (d for d in caught.value.diagnostics if d.code == "SF077")
+    (label,) = (each for each in found.labels if each.primary)
+    assert label.span.source.text[label.span.start : label.span.end] == "float32"
+    assert (found.help or "").startswith("write `run.dtype: bfloat16`")
+    assert found.fix == Put(
+        "run.dtype", "bfloat16", safe=False, otherwise=("remove `run.attention`",)
+    )
+
+
+def test_on_another_device_nothing_else_is_told() -> None:
+    with pytest.raises(RecipeError) as caught:
+        resolve(load(find("pico/nextn"), ["run.device=cpu", "run.attention=flashinfer"]))
+    assert [d.code for d in caught.value.diagnostics] == ["SF076"]
+
+
+@pytest.mark.parametrize(
+    ("words", "dtype", "because"),
+    [
+        (["run.device=cuda"], "bfloat16", "as the weights are stored"),
+        (["run.device=cuda", "run.load_format=dummy"], "bfloat16", "as the weights are stored"),
+        (["run.device=cuda", "run.dtype=float32"], "float32", "run.dtype=float32"),
+        (["run.device=cpu"], "float32", "the CPU's type"),
+        ([], "float32", "the CPU's type"),
+    ],
+)
+@pytest.mark.parametrize("pack", ["pico/plain", "llama/llama3_1_eagle3_chain"])
+def test_a_gpu_runs_in_the_type_that_weights_are_stored_in(
+    pack: str, words: list[str], dtype: str, because: str
+) -> None:
+    resolved = resolve(load(find(pack), words))
+    assert resolved.run.dtype == dtype
+    assert resolved.ledger["run.dtype"].because == because
+    again = resolve(loads(yaml.safe_dump(dump(resolved)), "again.yaml"))
+    assert (again.run, again.fingerprint) == (resolved.run, resolved.fingerprint)
+
+
+@pytest.mark.parametrize(
+    ("stored", "dtype"),
+    [("BF16", "bfloat16"), ("F16", "float16"), ("F32", ""), ("F8_E4M3", "")],
+)
+def test_the_type_most_of_the_weights_are_in(stored: str, dtype: str) -> None:
+    tensors = {
+        "table": Tensor(Path("m"), "I64", (1,), 0, 8),
+        "norm": Tensor(Path("m"), "F32", (8,), 8, 40),
+        "weight": Tensor(Path("m"), stored, (64,), 40, 168),
+    }
+    assert stored_dtype(ModelFacts("m", tensors=tensors)) == dtype
+
+
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+def test_weights_that_are_made_up_have_the_type_of_the_config(key: str) -> None:
+    made = ModelFacts("m", config={"text_config": {key: "float16"}}, dummy=True)
+    assert stored_dtype(made) == "float16"
+    assert stored_dtype(replace(made, dummy=False)) == ""  # a config is no header
+    assert stored_dtype(replace(made, config={key: ["float16"]})) == ""
+
+
+def test_what_is_recorded_in_eight_bits_does_not_decide() -> None:
+    resolved = resolve(load(find("deepseek/v3_nextn"), ["run.device=cuda"]))
+    assert resolved.run.dtype == "float32"
+
+
+def test_a_model_that_is_not_here_leaves_the_type_open() -> None:
+    text = "target: {model: /models/far}\ndraft: {algorithm: NGRAM}\nrun: {device: cuda}\n"
+    entry = resolve(loads(text, "recipe.yaml"), unread(read)).ledger["run.dtype"]
+    assert (entry.value, entry.origin) == ("float32", Origin.ASSUMED)
