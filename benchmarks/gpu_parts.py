@@ -1,6 +1,6 @@
 """The parts of gpu.py: whether a GPU says what a CPU says, and what a step costs there.
 
-    python -m benchmarks.gpu_parts PART [--shard I/N] [--rehearse] --out FILE
+    python -m benchmarks.gpu_parts PART ... [--shard I/N] [--rehearse] --out FILE
 
 Each item of a part leaves a line of JSON as it ends; what a file holds already is not done again,
 so that a process whose CUDA context an error has broken is simply started once more.
@@ -9,7 +9,9 @@ so that a process whose CUDA context an error has broken is simply started once 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
+import signal
 import sys
 import tempfile
 import traceback
@@ -26,6 +28,7 @@ ROOT = Path(__file__).parent.parent
 Device = Cuda | Rehearsal
 Item = tuple[str, Callable[[], dict[str, Any]]]  # a name, and what it found; it raises where wrong
 BROKEN = 75  # exit code: no call of this process reaches the device any more
+PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 PICO = sorted((ROOT / "recipes" / "pico").glob("*.yaml"))
 
 
@@ -145,31 +148,45 @@ REHEARSED = {
 
 
 def main() -> int:
-    """Do one part's items, each as far as it goes."""
+    """Do the items of parts, each as far as it goes."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("parts", nargs="+", choices=PARTS)
     parser.add_argument("--shard", default="0/1")
     parser.add_argument("--rehearse", action="store_true")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
+    end_with_parent()
     device = open_device(rehearse=args.rehearse)
     torch.set_num_threads(1)
-    items = list(PARTS[args.part](device))
-    if args.rehearse and args.part in REHEARSED:
-        items = [item for item in items if item[0] in REHEARSED[args.part]]
     which, of = map(int, args.shard.split("/"))
-    items = items[which::of]
-    done = read(args.out)
-    leave(args.out, {"part": args.part, "expects": [name for name, _ in items]})
-    for name, find in items:
-        if name in {line.get("item") for line in done}:
-            continue
-        line = tried(args.part, name, find)
-        leave(args.out, line)
-        if not line["passed"] and not device.alive():
+    for part in args.parts:
+        items = list(PARTS[part](device))
+        if args.rehearse and part in REHEARSED:
+            items = [item for item in items if item[0] in REHEARSED[part]]
+        if not all_done(device, part, items[which::of], args.out):
             return BROKEN
-        device.forget()
     return 0
+
+
+def all_done(device: Device, part: str, items: list[Item], out: Path) -> bool:
+    """Whether each item has left its line; not where the device is gone."""
+    done = {line.get("item") for line in read(out) if line["part"] == part}
+    leave(out, {"part": part, "expects": [name for name, _ in items]})
+    for name, find in items:
+        if name in done:
+            continue
+        line = tried(part, name, find)
+        leave(out, line)
+        if not line["passed"] and not device.alive():
+            return False
+        device.forget()
+    return True
+
+
+def end_with_parent() -> None:
+    """Whatever ends the process that started this one, even SIGKILL, ends this one too."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def tried(part: str, name: str, find: Callable[[], dict[str, Any]]) -> dict[str, Any]:

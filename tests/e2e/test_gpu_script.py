@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,9 +13,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
-from benchmarks.gpu import ONE_LAUNCH, Found, Job, Part, Verdict, page, run, verdicts
+from benchmarks.gpu import Results
 from benchmarks.gpu_device import Cuda, Trace
+from benchmarks.gpu_jobs import Found, Job, Part, run
+from benchmarks.gpu_page import ONE_LAUNCH, Asked, Verdict, page, shown, summary, verdicts
 from benchmarks.gpu_parts import PICO
 from benchmarks.gpu_speed import LLAMA, left_out
 from specflow.codegen import emit
@@ -30,11 +34,7 @@ NOWHERE = 10.0**9  # a time that no test reaches
 
 def test_every_part_runs_without_a_gpu(tmp_path: Path) -> None:
     """So that a slip costs no time of a device; the figures mean nothing."""
-    command = [sys.executable, "benchmarks/gpu.py", "--rehearse", "--out", str(tmp_path)]
-    done = subprocess.run(
-        [*command, "--minutes", "9", "--at-once", "2"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = called("--rehearse", "--out", str(tmp_path), "--minutes", "9")
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     (file,) = tmp_path.glob("rehearsal-*.json")
     whole = json.loads(file.read_text())
@@ -47,9 +47,46 @@ def test_every_part_runs_without_a_gpu(tmp_path: Path) -> None:
             measured["accept"]["by_accept_length"].items()} == {
         "1": 1.0, "2": 2.0, "3": 3.0, "4": 4.0,
     }  # fmt: skip
-    said = {each["what"].partition(":")[0]: each["verdict"] for each in whole["shown"]}
-    assert said["one graph launch a step, none beside it"] == "not reached"  # one recipe of ten
+    assert {each["verdict"] for each in whole["shown"]} == {"not asked in a rehearsal"}
+    assert not [each for each in whole["shown"] if "8B" in each["what"]]
+    assert whole["said"] == "the rehearsal found no slips (16 items of 6 parts ran)"
     assert file.with_suffix(".md").read_text() in done.stdout
+    assert done.stdout.startswith("# rehearsal, ")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
+def test_without_a_gpu_nothing_is_begun(tmp_path: Path) -> None:
+    done = called("--only", "steps", "--out", str(tmp_path / "new"))
+    fact, out = done.stderr.splitlines()
+    assert fact.startswith("error: no CUDA device is here")
+    assert "--rehearse" in out
+    assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (2, "", [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fact"),
+    [
+        (("--minutes", "nan"), "argument --minutes: invalid minutes value: 'nan'"),
+        (("--minutes", "0"), "argument --minutes: invalid minutes value: '0'"),
+        (("--at-once", "0"), "argument --at-once: invalid processes value: '0'"),
+        (("--only", "stpes"), "argument --only: invalid choice: 'stpes'"),
+        (("--rehearse", "--out", "{file}"), "`{file}` takes no results: "),
+    ],
+)
+def test_what_is_no_argument_is_one_error(
+    arguments: tuple[str, ...], fact: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    done = called(*(each.format(file=file) for each in arguments))
+    said, _help = done.stderr.splitlines()
+    assert said.startswith("error: " + fact.format(file=file))
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def called(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "benchmarks/gpu.py", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def test_what_a_gpu_is_asked_resolves_without_one(tmp_path: Path) -> None:
@@ -74,7 +111,7 @@ def test_what_lies_between_two_forwards_is_left_out() -> None:
     class Compiled:
         """What kernels call is no function of Python, and has to stay as it is."""
 
-    def rows_1(number: int) -> int:
+    def make_guess(number: int) -> int:
         calls.append("rows")
         return number + 1
 
@@ -83,11 +120,11 @@ def test_what_lies_between_two_forwards_is_left_out() -> None:
         return number * level
 
     module = ModuleType("step")
-    vars(module).update(rows_1=rows_1, grow_level=grow_level, accept_chain=Compiled())
+    vars(module).update(make_guess=make_guess, grow_level=grow_level, accept_chain=Compiled())
     before, window, said = dict(vars(module)), Window(), []
 
     def step() -> None:
-        number = module.rows_1(len(said))
+        number = module.make_guess(len(said))
         calls.append("forward")
         said.append((number, module.grow_level(number, level=2), module.grow_level(3, level=1)))
         window.move_accepted()
@@ -99,7 +136,7 @@ def test_what_lies_between_two_forwards_is_left_out() -> None:
         step()
     assert calls == ["forward", "forward"]
     assert said == [(1, 2, 3)] * 3
-    assert kept == {"rows_1": [1], "grow_level": [2, 3]}
+    assert kept == {"make_guess": [1], "grow_level": [2, 3]}
     assert dict(vars(module)) == before
     step()
     assert calls == ["forward", "forward", "rows", "forward", "level", "level", "moved"]
@@ -180,6 +217,43 @@ def test_time_outside_the_forwards_has_a_bound(share: float, verdict: str) -> No
     assert said("at most 5%", found(line("speed", "step", outside_share=share))).verdict == verdict
 
 
+def test_a_run_of_a_part_is_judged_by_that_part() -> None:
+    whole, asked = found(line("slots", "move")), Asked(("slots",))
+    assert [each.verdict for each in verdicts(whole, asked)] == ["pass"]
+    assert shown(whole, asked)
+    assert not shown(whole, Asked())
+    assert summary(whole, asked) == "all that must be shown was seen (of slots alone)"
+    gone = found(line("slots", "move"), ended="exit code 1")
+    assert not shown(gone, asked)
+    assert summary(gone, asked).endswith("went wrong: slots (exit code 1)")
+
+
+@pytest.mark.parametrize(
+    ("captured", "slip"),
+    [
+        (line("captured", "eagle3", sync="", launches=seen()), ""),
+        (line("captured", "eagle3", passed=False, error="E", where=["a"]), "captured eagle3"),
+        (line("captured", "eagle3", sync="", launches=seen(singles=1)), "one graph launch a step"),
+        (line("captured", "eagle3", sync="session.py:9", launches=seen()), "no host sync"),
+    ],
+)
+def test_a_rehearsal_finds_slips_and_shows_nothing(captured: dict[str, Any], slip: str) -> None:
+    asked, slow = Asked(("captured", "speed"), "cpu", rehearse=True), 0.5
+    whole = found(captured, line("speed", "step", outside_share=slow))
+    assert shown(whole, asked) is not bool(slip)
+    assert slip in summary(whole, asked)
+    assert {each.verdict for each in verdicts(whole, asked)} <= {"fail", "not asked in a rehearsal"}
+    assert ("no slips" in summary(whole, asked)) is not bool(slip)
+
+
+def test_no_run_is_written_over_and_a_rehearsal_is(tmp_path: Path) -> None:
+    names = [Results.open(tmp_path, Asked(device="A GPU")).file.name for _ in range(2)]
+    assert names[0].startswith("a-gpu-")
+    assert names[1] == names[0].replace(".json", "-2.json")
+    asked = Asked(device="rehearsal", rehearse=True)
+    assert Results.open(tmp_path, asked) == Results.open(tmp_path, asked)
+
+
 # --- processes -----------------------------------------------------------------------------------
 
 LEAVES = "import sys, pathlib; file = pathlib.Path({file!r}); had = file.exists()\n"
@@ -220,11 +294,49 @@ def test_a_process_that_fails_stops_no_other(tmp_path: Path) -> None:
     assert [each.ended for each in jobs] == ["exit code 3", "done"]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a process is told of its parent by Linux")
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_no_process_outlives_a_run_that_is_killed(sent: signal.Signals, tmp_path: Path) -> None:
+    command = [sys.executable, "benchmarks/gpu.py", "--rehearse", "--only", "captured"]
+    command += ["--out", str(tmp_path / "out")]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    ) as started:  # fmt: skip
+        while not (left := list(tmp_path.glob("*/captured-0.jsonl"))):  # its parts have begun
+            assert started.poll() is None
+            sleep(0.1)
+        begun = running(str(left[0]))
+        assert begun
+        started.send_signal(sent)
+        _, told = started.communicate()
+    assert started.returncode == (-sent if sent == signal.SIGKILL else 128 + sent)
+    while running(str(left[0])):  # SIGKILL leaves the kernel to end them
+        sleep(0.05)
+    (file,) = (tmp_path / "out").glob("*.json")
+    if sent != signal.SIGKILL:
+        assert told.splitlines()[-1] == f"stopped; what was seen until then is in {file}"
+        assert json.loads(file.read_text())["said"].startswith("the rehearsal found 1 slips")
+
+
+def running(word: str) -> list[int]:
+    """Processes that are no zombies and were started with such a word."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (each / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if word.encode() in words:
+            found.append(int(each.name))
+    return found
+
+
 def test_a_trace_is_counted_by_kind(tmp_path: Path) -> None:
     names = [
         ("cuda_runtime", "cudaGraphLaunch"), ("cuda_runtime", "cudaLaunchKernel"),
         ("cuda_driver", "cuLaunchKernelEx"), ("cuda_runtime", "cudaMemsetAsync"),
-        ("cuda_runtime", "cudaMemcpyAsync"), ("kernel", "rows_1_kernel"),
+        ("cuda_runtime", "cudaMemcpyAsync"), ("kernel", "make_guess_kernel"),
         ("gpu_memcpy", "Memcpy DtoH"), ("cpu_op", "aten::add"),
     ]  # fmt: skip
     events = [{"ph": "X", "cat": cat, "name": name, "ts": 1, "dur": 2.5} for cat, name in names]
@@ -232,4 +344,4 @@ def test_a_trace_is_counted_by_kind(tmp_path: Path) -> None:
     file.write_text(json.dumps({"traceEvents": [*events, {"ph": "M", "name": "process_name"}]}))
     trace = Trace.read(file)
     assert (trace.graphs, trace.singles, trace.copies) == (1, 3, 1)
-    assert trace.kernels == (("rows_1_kernel", 2.5),)
+    assert trace.kernels == (("make_guess_kernel", 2.5),)
