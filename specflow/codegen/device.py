@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specflow.codegen.spell import MODELS, comment, expression, operand, shape_of
 from specflow.errors import CompileError
 from specflow.graph import Buffer, Constant, Fused, Op, Operand, StepGraph, Store, Value, Variant
 from specflow.graph.device import flat, fused, launches
 from specflow.graph.device_tree import operands
-from specflow.graph.ir import Launch, Line, Listed
+from specflow.graph.ir import Launch, Line, Listed, writes
 from specflow.graph.ops import BEST, OPS, TABLE
 from specflow.stages.base import NARROW, STEPS
 
 PARTS = 32  # programs that look for the best of a row of logits together
 TILE = 2048  # logits a program looks at at once
 ARRIVALS = "arrivals"  # the state that counts them
+TURN = Value("turn", (), "int")  # which of a loop's turns it is: a number, not a tensor
+TYPES = {"state": "Device", "drafter": "Draft", TURN.name: "int"}  # beside tensors
+NUMBERED = re.compile(r"_\d+$")
 LETTER_OF = {"T": "TOPK", "H": "HIDDEN_SIZE", "V": "VOCAB_SIZE", "R": "NUM_RECENT"}
 
 
@@ -67,7 +71,8 @@ class Kernel:
     best     the reduction it begins with, where it has one
     tables   maps of ids, by name: read where a line asks for them
     copies   wide rows that are stored as they are
-    model    what the launcher takes tables from
+    table    what the launcher takes of the draft
+    turn     whether it is told its turn
     """
 
     name: str
@@ -82,6 +87,7 @@ class Kernel:
     block: str
     best: Best | None
     table: str
+    turn: bool
     like: str
 
     @property
@@ -91,13 +97,13 @@ class Kernel:
         expressions += [to.expression for to, _ in (*self.stores, *self.copies)]
         stateful = self.best is not None or any(e.startswith("state.") for e in expressions)
         model = ["drafter"] if self.table else []
-        return (*(["state"] if stateful else []), *model, *(v.name for v in self.inputs))
+        turn = [TURN.name] if self.turn else []
+        return (*(["state"] if stateful else []), *model, *(v.name for v in self.inputs), *turn)
 
     @property
     def arguments(self) -> str:
         """The same with their types."""
-        types = {"state": "Device", "drafter": "Draft"}
-        return ", ".join(f"{name}: {types.get(name, 'Tensor')}" for name in self.given)
+        return ", ".join(f"{name}: {TYPES.get(name, 'Tensor')}" for name in self.given)
 
     @property
     def reduces(self) -> tuple[str, ...]:
@@ -111,6 +117,11 @@ class Kernel:
     def updates(self) -> bool:
         """Whether it stores what it has loaded: a program's warps run apart until they meet."""
         return bool({a.name for a in self.loads} & {a.name for a, _ in self.stores})
+
+    @property
+    def far(self) -> bool:
+        """Whether it reaches into rows of logits, or wide ones."""
+        return self.best is not None or bool(self.copies)
 
     @property
     def lanes(self) -> bool:
@@ -138,7 +149,8 @@ class DeviceStep:
 def device_steps(graph: StepGraph) -> list[DeviceStep]:
     """Every variant of a graph as it runs on a device."""
     sizes = extents(graph)
-    return [_step(v, graph, sizes, first=v is graph.variants[0]) for v in graph.variants]
+    known: dict[Kernel, str] = {}
+    return [_step(v, graph, sizes, known, first=v is graph.variants[0]) for v in graph.variants]
 
 
 def extents(graph: StepGraph) -> dict[str, int]:
@@ -156,8 +168,14 @@ def extents(graph: StepGraph) -> dict[str, int]:
 
 
 def _step(
-    variant: Variant, graph: StepGraph, sizes: Mapping[str, int], *, first: bool
+    variant: Variant,
+    graph: StepGraph,
+    sizes: Mapping[str, int],
+    known: dict[Kernel, str],
+    *,
+    first: bool,
 ) -> DeviceStep:
+    """A variant; `known` are kernels by all but their names, which variants share."""
     name = "step" if first else f"step_{variant.name}"
     prefix = "" if first else f"{variant.name}_"
     laid = fused(flat(graph, variant))
@@ -165,9 +183,12 @@ def _step(
     read = {o.name for line in laid for o in _reads(line) if isinstance(o, Value)}
     for line in laid:
         if isinstance(line, Fused):
-            kernel = _kernel(line, f"{prefix}{line.name}", sizes)
-            made.append(kernel)
-            lines.append(_call(line, kernel))
+            kernel = _kernel(by_itself(line), f"{prefix}{line.name}", sizes)
+            same = replace(kernel, name="")
+            if same not in known:
+                known[same] = kernel.name
+                made.append(kernel)
+            lines.append(_call(line, replace(kernel, name=known[same])))
         else:
             lines.append(_spelled(line, read))
     ints = dict.fromkeys(
@@ -177,7 +198,7 @@ def _step(
     drafter = "drafter: Draft" if drafts else "_drafter: object"
     arguments = f"target: Target, {drafter}, state: Device" + "".join(f", {n}: int" for n in ints)
     ops = [line.op for line in laid if isinstance(line, Launch)]
-    called = {OPS[op.kind].kernel for op in ops} - {""}
+    launched = {OPS[op.kind].kernel for op in ops} - {""}
     named = {o.name for op in ops for o in operands(op) if isinstance(o, Constant)}
     return DeviceStep(
         variant,
@@ -185,7 +206,7 @@ def _step(
         arguments,
         tuple(lines),
         tuple(made),
-        tuple(sorted(called)),
+        tuple(sorted(launched)),
         tuple(sorted(named)),
         ("Draft", "Target") if drafts else ("Target",),
         launches(laid),
@@ -215,9 +236,60 @@ def _spelled(line: Line, read: set[str]) -> str:
     return comment(f"{outs} = {text}" if outs else text, shapes)
 
 
+def by_itself(node: Fused) -> Fused:
+    """A run with values under the names that they have where nothing stands before it.
+
+    The number of its turn, where it asks for one, is given. So it reads as one piece, and is the
+    same piece wherever it stands: turns and variants share it.
+    """
+    turn = _turn(node)
+    held = [v for n in node.body for v in (*writes(n), *operands(n))]
+    taken = {v.name for v in held if isinstance(v, Value | Buffer)}
+    names: dict[str, str] = {}
+    for value in held:
+        if isinstance(value, Value) and value.name not in names:
+            short = NUMBERED.sub("", value.name)
+            names[value.name] = value.name if short in taken else short
+            taken.add(names[value.name])
+
+    def new(value: Value) -> Value:
+        return replace(value, name=names[value.name])
+
+    def of(operand: Operand) -> Operand:
+        if isinstance(operand, Listed):
+            return Listed(tuple(map(of, operand.values)))
+        if isinstance(operand, int) and operand == turn:
+            return TURN
+        return new(operand) if isinstance(operand, Value) else operand
+
+    def renamed(body: Op | Store) -> Op | Store:
+        if isinstance(body, Store):
+            value = body.value
+            return replace(body, value=new(value) if isinstance(value, Value) else value)
+        return replace(
+            body, inputs=tuple(map(of, body.inputs)), outputs=tuple(map(new, body.outputs))
+        )
+
+    return Fused(
+        node.name,
+        tuple(renamed(n) for n in node.body if isinstance(n, Op | Store)),
+        tuple(map(new, node.inputs)),
+        tuple(map(new, node.outputs)),
+    )
+
+
+def _turn(node: Fused) -> int | None:
+    """The one number that a run's ops are told, if there is just one."""
+    told = {o for n in node.body if isinstance(n, Op) for o in n.inputs if isinstance(o, int)}
+    return told.pop() if len(told) == 1 else None
+
+
 def _call(node: Fused, kernel: Kernel) -> str:
     outs = ", ".join(v.name for v in node.outputs)
-    call = f"{kernel.name}({', '.join(kernel.given)})"
+    given = [name for name in kernel.given if name in ("state", "drafter")]
+    given += [v.name for v in node.inputs]
+    given += [str(_turn(node))] if kernel.turn else []
+    call = f"{kernel.name}({', '.join(given)})"
     shapes = ", ".join(shape_of(v) for v in node.outputs)
     return comment(f"{outs} = {call}" if outs else call, shapes)
 
@@ -270,12 +342,14 @@ def _kernel(node: Fused, name: str, sizes: Mapping[str, int]) -> Kernel:
         block=str(1 << max(widest - 1, 1).bit_length()),
         best=best,
         table=next((OPS[n.kind].table for n in ops if n.kind in TABLE), ""),
+        turn=any(o is TURN for n in ops for o in n.inputs),
         like=firsts[0].expression,
     )
 
 
 def _best(node: Op) -> Best:
-    logits, *beside = (_logits(o) for o in node.inputs if isinstance(o, Value))
+    tensors = [o for o in node.inputs if isinstance(o, Value) and o is not TURN]
+    logits, *beside = map(_logits, tensors)
     name = node.outputs[0].name
     return Best(name, logits, beside[0], _name(node.inputs[1])) if beside else Best(name, logits)
 

@@ -29,6 +29,7 @@ from specflow.stages.base import STEPS
 
 HERE = Path(__file__).parent
 TYPES = {"list": "list[list[int]]", "int": "int"}
+LONGEST = 50  # characters of a recipe's name in a docstring
 DTYPES = {"int64": "torch.int64", "bool": "torch.bool", "float": "torch.float32"}
 
 
@@ -53,7 +54,7 @@ def emit(graph: StepGraph, recipe: ResolvedRecipe) -> StepModule:
     }
     step = _render(
         "step.py.j2",
-        name=recipe.name,
+        name=_title(recipe.name),
         head=_head(graph, recipe, made),
         constants=graph.constants,
         buffers=graph.buffers,
@@ -74,11 +75,13 @@ def device(graph: StepGraph, recipe: ResolvedRecipe) -> str:
     """The source of the same step as a device runs it: its kernels, and its launches in order."""
     steps = device_steps(graph)
     made = [kernel for s in steps for kernel in s.kernels]
+    lines = [line for s in steps for line in s.lines]
     return _render(
         "device.py.j2",
-        name=recipe.name,
+        name=_title(recipe.name),
         steps=steps,
         kernels=made,
+        torch=any(k.best or k.outputs for k in made) or any("torch." in line for line in lines),
         called=unique(s.called for s in steps),
         constants=unique(s.constants for s in steps),
         types=unique(s.types for s in steps),
@@ -88,6 +91,11 @@ def device(graph: StepGraph, recipe: ResolvedRecipe) -> str:
         tile=TILE,
         dtypes=DTYPES,
     )
+
+
+def _title(name: str) -> str:
+    """A recipe's name as it stands in the first line of a docstring, which has one line of room."""
+    return name if len(name) <= LONGEST else "..." + name[3 - LONGEST :]
 
 
 def _called(graph: StepGraph) -> list[Op]:

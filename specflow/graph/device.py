@@ -6,6 +6,7 @@ program a request joins its neighbours in one kernel; whatever has none is a lau
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -140,14 +141,16 @@ def fused(lines: Iterable[Line]) -> tuple[Line, ...]:
     out: list[Line] = []
     lines = grown(asked(lines))
     run: list[Op | Store] = []
-    made = 0
+    named: Counter[str] = Counter()
     for at, line in enumerate((*lines, None)):
         if line is not None and in_a_row(line) and not _clashes(run, line):
             run.append(line.op if isinstance(line, Launch) else _store(line))
             continue
+        if line is not None and run and _before(line, run):
+            out.append(line)
+            continue
         if run:
-            made += 1
-            out.append(_kernel(f"rows_{made}", tuple(run), lines[at:]))
+            out.append(_kernel(tuple(run), lines[at:], named))
             run = []
         if line is not None and in_a_row(line):
             run.append(line.op if isinstance(line, Launch) else _store(line))
@@ -190,18 +193,39 @@ def _clashes(run: list[Op | Store], line: Line) -> bool:
     return any(isinstance(o, Buffer) and o in stored for o in reads(node))
 
 
+def _before(line: Line, run: list[Op | Store]) -> bool:
+    """Whether a launch may as well stand before a run that goes on behind it.
+
+    An op that gives something changes nothing else; a forward parts two runs all the same.
+    """
+    if not isinstance(line, Launch) or in_a_row(line) or not line.op.outputs:
+        return False
+    if OPS[line.op.kind].domain == "model":
+        return False
+    made = {v.name for n in run for v in writes(n)}
+    return not any(isinstance(o, Value | Buffer) and o.name in made for o in operands(line.op))
+
+
 def _reduces(node: Node) -> bool:
     return isinstance(node, Op) and node.kind in BEST
 
 
-def _kernel(name: str, body: tuple[Op | Store, ...], after: Iterable[Line]) -> Fused:
-    """A run with what it takes from outside and what is taken from it."""
+def _kernel(body: tuple[Op | Store, ...], after: Iterable[Line], named: Counter[str]) -> Fused:
+    """A run with what it takes from outside and what is taken from it.
+
+    It is named after what it leaves first: what it keeps in the state, else what it makes.
+    """
     made = {v.name: v for n in body for v in writes(n) if isinstance(v, Value)}
     taken = {
         o.name: o for n in body for o in operands(n) if isinstance(o, Value) and o.name not in made
     }
     wanted = {o.name for line in after for o in _asked(line) if isinstance(o, Value)}
     outputs = tuple(v for v in made.values() if v.name in wanted)
+    kept = [n.buffer.name for n in body if isinstance(n, Store)]
+    name = f"keep_{kept[0]}" if kept else f"make_{outputs[0].name}"
+    named[name] += 1
+    if named[name] > 1:
+        name += f"_{named[name]}"
     return Fused(name, body, tuple(taken.values()), outputs)
 
 

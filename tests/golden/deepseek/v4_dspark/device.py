@@ -1,8 +1,9 @@
 """deepseek/v4_dspark: the step of step.py as a device runs it.
 
-Loops are unrolled and phases run on; what lies between two forwards is one kernel wherever one
-program a request can do it. Every value of a kernel stays in registers, a request's row as a vector
-of BLOCK lanes.
+The step stands first, then its kernels. Loops are unrolled and phases run on; what lies between
+two forwards is one kernel wherever one program a request can do it, named after what it keeps in
+the state, else after what it makes. Every value of a kernel stays in registers, a request's row as
+a vector of BLOCK lanes.
 """
 
 from __future__ import annotations
@@ -33,9 +34,12 @@ TILE = 2048  # logits that one of them looks at at once
 
 @dataclass
 class Device(State):
-    """The state of a step, and what only a device keeps."""
+    """The state of a step, and what only a device keeps.
 
-    arrivals: Tensor  # [B]     programs of a request that are done; 0 between two launches
+    Of the programs that look for the best of a request's logits, the one that arrives last goes on.
+    """
+
+    arrivals: Tensor  # [B]     programs of a request that have arrived; 0 between two launches
 
     @classmethod
     def new(cls, rows: int, device: str) -> Device:
@@ -48,43 +52,66 @@ class Device(State):
         return Device(**vars(super().rows(count)), arrivals=self.arrivals[:count])
 
 
+def step(target: Target, drafter: Draft, state: Device) -> None:
+    """One captured step: all guesses are verified. 7 launches outside the forwards."""
+    block = mask_block(state.bonus_token, MASK_TOKEN, BLOCK_ROWS)  # [B, Q]
+    hidden = drafter.denoise(block, state.seq_lens)  # [B, Q, H]
+    base = drafter.score(hidden)  # [B, K, V]
+    bias = drafter.markov(state.bonus_token, hidden[:, 0])  # [B, V]
+    guess = make_guess(state, base, bias, 0)  # [B]
+    bias_2 = drafter.markov(guess, hidden[:, 1])  # [B, V]
+    guess_2 = make_guess(state, base, bias_2, 1)  # [B]
+    bias_3 = drafter.markov(guess_2, hidden[:, 2])  # [B, V]
+    guess_3 = make_guess(state, base, bias_3, 2)  # [B]
+    bias_4 = drafter.markov(guess_3, hidden[:, 3])  # [B, V]
+    guess_4 = make_guess(state, base, bias_4, 3)  # [B]
+    bias_5 = drafter.markov(guess_4, hidden[:, 4])  # [B, V]
+    # shapes given: [B, K], [B, W]
+    guesses, tokens = make_guesses(state, base, bias_5, guess, guess_2, guess_3, guess_4, 4)
+    logits_6, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W, V], [B, W, n * H]
+    starts = keep_output_tokens(state, logits_6, guesses)  # [B]
+    drafter.inject(taps, starts, state.accept_len)
+
+
 @triton.jit
-def rows_1_kernel(
+def make_guess_kernel(
     base_ptr,  # B, K, V
     bias_ptr,  # B, V
     best_ptr,
     words_ptr,
     arrivals_ptr,
     guess_out_ptr,  # B, written
+    turn,
     V,
     base_rows,
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
-    mine = base_ptr + (row * base_rows + 0) * V
+    mine = base_ptr + (row * base_rows + turn) * V
     find_best_sum(mine, bias_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS, True)
     if arrived_last(arrivals_ptr + row, PARTS):
         guess = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
         tl.store(guess_out_ptr + row, guess)
 
 
-def rows_1(state: Device, base: Tensor, bias: Tensor) -> Tensor:
-    """Launch rows_1_kernel, PARTS programs a request."""
+def make_guess(state: Device, base: Tensor, bias: Tensor, turn: int) -> Tensor:
+    """Launch make_guess_kernel, PARTS programs a request."""
     requests = base.shape[0]
     base = base.contiguous()
     bias = bias.contiguous()
     best = torch.empty(requests, PARTS, device=base.device)
     words = torch.empty_like(best, dtype=torch.int64)
     guess = torch.empty(requests, dtype=torch.int64, device=base.device)
-    rows_1_kernel[(requests, PARTS)](
+    make_guess_kernel[(requests, PARTS)](
         base,
         bias,
         best,
         words,
         state.arrivals,
         guess,
+        turn,
         base.shape[-1],
         base.shape[1],
         TILE=TILE,
@@ -94,144 +121,9 @@ def rows_1(state: Device, base: Tensor, bias: Tensor) -> Tensor:
 
 
 @triton.jit
-def rows_2_kernel(
+def make_guesses_kernel(
     base_ptr,  # B, K, V
-    bias_2_ptr,  # B, V
-    best_ptr,
-    words_ptr,
-    arrivals_ptr,
-    guess_2_out_ptr,  # B, written
-    V,
-    base_rows,
-    TILE: tl.constexpr,
-    PARTS: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    part = tl.program_id(1)
-    mine = base_ptr + (row * base_rows + 1) * V
-    find_best_sum(mine, bias_2_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS, True)
-    if arrived_last(arrivals_ptr + row, PARTS):
-        guess_2 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
-        tl.store(guess_2_out_ptr + row, guess_2)
-
-
-def rows_2(state: Device, base: Tensor, bias_2: Tensor) -> Tensor:
-    """Launch rows_2_kernel, PARTS programs a request."""
-    requests = base.shape[0]
-    base = base.contiguous()
-    bias_2 = bias_2.contiguous()
-    best = torch.empty(requests, PARTS, device=base.device)
-    words = torch.empty_like(best, dtype=torch.int64)
-    guess_2 = torch.empty(requests, dtype=torch.int64, device=base.device)
-    rows_2_kernel[(requests, PARTS)](
-        base,
-        bias_2,
-        best,
-        words,
-        state.arrivals,
-        guess_2,
-        base.shape[-1],
-        base.shape[1],
-        TILE=TILE,
-        PARTS=PARTS,
-    )
-    return guess_2
-
-
-@triton.jit
-def rows_3_kernel(
-    base_ptr,  # B, K, V
-    bias_3_ptr,  # B, V
-    best_ptr,
-    words_ptr,
-    arrivals_ptr,
-    guess_3_out_ptr,  # B, written
-    V,
-    base_rows,
-    TILE: tl.constexpr,
-    PARTS: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    part = tl.program_id(1)
-    mine = base_ptr + (row * base_rows + 2) * V
-    find_best_sum(mine, bias_3_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS, True)
-    if arrived_last(arrivals_ptr + row, PARTS):
-        guess_3 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
-        tl.store(guess_3_out_ptr + row, guess_3)
-
-
-def rows_3(state: Device, base: Tensor, bias_3: Tensor) -> Tensor:
-    """Launch rows_3_kernel, PARTS programs a request."""
-    requests = base.shape[0]
-    base = base.contiguous()
-    bias_3 = bias_3.contiguous()
-    best = torch.empty(requests, PARTS, device=base.device)
-    words = torch.empty_like(best, dtype=torch.int64)
-    guess_3 = torch.empty(requests, dtype=torch.int64, device=base.device)
-    rows_3_kernel[(requests, PARTS)](
-        base,
-        bias_3,
-        best,
-        words,
-        state.arrivals,
-        guess_3,
-        base.shape[-1],
-        base.shape[1],
-        TILE=TILE,
-        PARTS=PARTS,
-    )
-    return guess_3
-
-
-@triton.jit
-def rows_4_kernel(
-    base_ptr,  # B, K, V
-    bias_4_ptr,  # B, V
-    best_ptr,
-    words_ptr,
-    arrivals_ptr,
-    guess_4_out_ptr,  # B, written
-    V,
-    base_rows,
-    TILE: tl.constexpr,
-    PARTS: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    part = tl.program_id(1)
-    mine = base_ptr + (row * base_rows + 3) * V
-    find_best_sum(mine, bias_4_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS, True)
-    if arrived_last(arrivals_ptr + row, PARTS):
-        guess_4 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
-        tl.store(guess_4_out_ptr + row, guess_4)
-
-
-def rows_4(state: Device, base: Tensor, bias_4: Tensor) -> Tensor:
-    """Launch rows_4_kernel, PARTS programs a request."""
-    requests = base.shape[0]
-    base = base.contiguous()
-    bias_4 = bias_4.contiguous()
-    best = torch.empty(requests, PARTS, device=base.device)
-    words = torch.empty_like(best, dtype=torch.int64)
-    guess_4 = torch.empty(requests, dtype=torch.int64, device=base.device)
-    rows_4_kernel[(requests, PARTS)](
-        base,
-        bias_4,
-        best,
-        words,
-        state.arrivals,
-        guess_4,
-        base.shape[-1],
-        base.shape[1],
-        TILE=TILE,
-        PARTS=PARTS,
-    )
-    return guess_4
-
-
-@triton.jit
-def rows_5_kernel(
-    base_ptr,  # B, K, V
-    bias_5_ptr,  # B, V
+    bias_ptr,  # B, V
     best_ptr,
     words_ptr,
     arrivals_ptr,
@@ -242,6 +134,7 @@ def rows_5_kernel(
     bonus_token_ptr,  # B
     guesses_out_ptr,  # B, K, written
     tokens_out_ptr,  # B, W, written
+    turn,
     V,
     base_rows,
     K: tl.constexpr,
@@ -250,10 +143,10 @@ def rows_5_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
-    mine = base_ptr + (row * base_rows + 4) * V
-    find_best_sum(mine, bias_5_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS, True)
+    mine = base_ptr + (row * base_rows + turn) * V
+    find_best_sum(mine, bias_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS, True)
     if arrived_last(arrivals_ptr + row, PARTS):
         lane = tl.arange(0, BLOCK)
         guess = tl.load(guess_ptr + row)
@@ -273,26 +166,27 @@ def rows_5_kernel(
         tl.store(tokens_out_ptr + row * W + lane, tokens, mask=lane < W)
 
 
-def rows_5(
+def make_guesses(
     state: Device,
     base: Tensor,
-    bias_5: Tensor,
+    bias: Tensor,
     guess: Tensor,
     guess_2: Tensor,
     guess_3: Tensor,
     guess_4: Tensor,
+    turn: int,
 ) -> tuple[Tensor, Tensor]:
-    """Launch rows_5_kernel, PARTS programs a request."""
+    """Launch make_guesses_kernel, PARTS programs a request."""
     requests = guess.shape[0]
     base = base.contiguous()
-    bias_5 = bias_5.contiguous()
+    bias = bias.contiguous()
     best = torch.empty(requests, PARTS, device=guess.device)
     words = torch.empty_like(best, dtype=torch.int64)
     guesses = torch.empty(requests, 5, dtype=torch.int64, device=guess.device)
     tokens = torch.empty(requests, 6, dtype=torch.int64, device=guess.device)
-    rows_5_kernel[(requests, PARTS)](
+    make_guesses_kernel[(requests, PARTS)](
         base,
-        bias_5,
+        bias,
         best,
         words,
         state.arrivals,
@@ -303,6 +197,7 @@ def rows_5(
         state.bonus_token,
         guesses,
         tokens,
+        turn,
         base.shape[-1],
         base.shape[1],
         K=5,
@@ -315,8 +210,8 @@ def rows_5(
 
 
 @triton.jit
-def rows_6_kernel(
-    logits_6_ptr,  # B, W, V
+def keep_output_tokens_kernel(
+    logits_ptr,  # B, W, V
     best_ptr,
     words_ptr,
     arrivals_ptr,
@@ -333,11 +228,11 @@ def rows_6_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
     for i in range(W):
         at = row * W + i
-        find_best(logits_6_ptr + at * V, best_ptr, words_ptr, at, part, V, TILE, PARTS)
+        find_best(logits_ptr + at * V, best_ptr, words_ptr, at, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
         lane = tl.arange(0, BLOCK)
         guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
@@ -355,15 +250,15 @@ def rows_6_kernel(
         tl.store(starts_out_ptr + row, starts)
 
 
-def rows_6(state: Device, logits_6: Tensor, guesses: Tensor) -> Tensor:
-    """Launch rows_6_kernel, PARTS programs a request."""
+def keep_output_tokens(state: Device, logits: Tensor, guesses: Tensor) -> Tensor:
+    """Launch keep_output_tokens_kernel, PARTS programs a request."""
     requests = guesses.shape[0]
-    logits_6 = logits_6.contiguous()
+    logits = logits.contiguous()
     best = torch.empty(requests * 6, PARTS, device=guesses.device)
     words = torch.empty_like(best, dtype=torch.int64)
     starts = torch.empty(requests, dtype=torch.int64, device=guesses.device)
-    rows_6_kernel[(requests, PARTS)](
-        logits_6,
+    keep_output_tokens_kernel[(requests, PARTS)](
+        logits,
         best,
         words,
         state.arrivals,
@@ -373,7 +268,7 @@ def rows_6(state: Device, logits_6: Tensor, guesses: Tensor) -> Tensor:
         state.bonus_token,
         state.accept_len,
         starts,
-        logits_6.shape[-1],
+        logits.shape[-1],
         K=5,
         W=6,
         TILE=TILE,
@@ -381,27 +276,6 @@ def rows_6(state: Device, logits_6: Tensor, guesses: Tensor) -> Tensor:
         BLOCK=8,
     )
     return starts
-
-
-def step(target: Target, drafter: Draft, state: Device) -> None:
-    """One captured step: all guesses are verified. 7 launches outside the forwards."""
-    block = mask_block(state.bonus_token, MASK_TOKEN, BLOCK_ROWS)  # [B, Q]
-    hidden = drafter.denoise(block, state.seq_lens)  # [B, Q, H]
-    base = drafter.score(hidden)  # [B, K, V]
-    bias = drafter.markov(state.bonus_token, hidden[:, 0])  # [B, V]
-    guess = rows_1(state, base, bias)  # [B]
-    bias_2 = drafter.markov(guess, hidden[:, 1])  # [B, V]
-    guess_2 = rows_2(state, base, bias_2)  # [B]
-    bias_3 = drafter.markov(guess_2, hidden[:, 2])  # [B, V]
-    guess_3 = rows_3(state, base, bias_3)  # [B]
-    bias_4 = drafter.markov(guess_3, hidden[:, 3])  # [B, V]
-    guess_4 = rows_4(state, base, bias_4)  # [B]
-    bias_5 = drafter.markov(guess_4, hidden[:, 4])  # [B, V]
-    # shapes given: [B, K], [B, W]
-    guesses, tokens = rows_5(state, base, bias_5, guess, guess_2, guess_3, guess_4)
-    logits_6, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W, V], [B, W, n * H]
-    starts = rows_6(state, logits_6, guesses)  # [B]
-    drafter.inject(taps, starts, state.accept_len)
 
 
 VARIANTS = {

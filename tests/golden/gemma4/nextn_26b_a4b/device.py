@@ -1,8 +1,9 @@
 """gemma4/nextn_26b_a4b: the step of step.py as a device runs it.
 
-Loops are unrolled and phases run on; what lies between two forwards is one kernel wherever one
-program a request can do it. Every value of a kernel stays in registers, a request's row as a vector
-of BLOCK lanes.
+The step stands first, then its kernels. Loops are unrolled and phases run on; what lies between
+two forwards is one kernel wherever one program a request can do it, named after what it keeps in
+the state, else after what it makes. Every value of a kernel stays in registers, a request's row as
+a vector of BLOCK lanes.
 """
 
 from __future__ import annotations
@@ -27,9 +28,12 @@ TILE = 2048  # logits that one of them looks at at once
 
 @dataclass
 class Device(State):
-    """The state of a step, and what only a device keeps."""
+    """The state of a step, and what only a device keeps.
 
-    arrivals: Tensor  # [B]     programs of a request that are done; 0 between two launches
+    Of the programs that look for the best of a request's logits, the one that arrives last goes on.
+    """
+
+    arrivals: Tensor  # [B]     programs of a request that have arrived; 0 between two launches
 
     @classmethod
     def new(cls, rows: int, device: str) -> Device:
@@ -42,8 +46,23 @@ class Device(State):
         return Device(**vars(super().rows(count)), arrivals=self.arrivals[:count])
 
 
+def step(target: Target, drafter: Draft, state: Device) -> None:
+    """One captured step: all guesses are verified. 6 launches outside the forwards."""
+    # shapes given: [B, V], [B, H]
+    logits, hidden = drafter.decode_hidden(state.bonus_token, state.draft_hidden, state.seq_lens)
+    guess = make_guess(state, logits)  # [B]
+    logits_2, hidden_2 = drafter.decode_hidden(guess, hidden, state.seq_lens)  # [B, V], [B, H]
+    guess_2 = make_guess(state, logits_2)  # [B]
+    logits_3, _hidden_3 = drafter.decode_hidden(guess_2, hidden_2, state.seq_lens)  # [B, V], [B, H]
+    guesses, tokens = make_guesses(state, logits_3, guess, guess_2)  # [B, K], [B, W]
+    logits_4, hidden_4 = target.verify_hidden(tokens, state.seq_lens)  # [B, W, V], [B, W, H]
+    keep_output_tokens(state, logits_4, guesses)
+    standing = take_row(hidden_4, state.accept_len)  # [B, H]
+    keep_draft_hidden(state, standing)
+
+
 @triton.jit
-def rows_1_kernel(
+def make_guess_kernel(
     logits_ptr,  # B, V
     best_ptr,
     words_ptr,
@@ -53,7 +72,7 @@ def rows_1_kernel(
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
     find_best(logits_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -61,14 +80,14 @@ def rows_1_kernel(
         tl.store(guess_out_ptr + row, guess)
 
 
-def rows_1(state: Device, logits: Tensor) -> Tensor:
-    """Launch rows_1_kernel, PARTS programs a request."""
+def make_guess(state: Device, logits: Tensor) -> Tensor:
+    """Launch make_guess_kernel, PARTS programs a request."""
     requests = logits.shape[0]
     logits = logits.contiguous()
     best = torch.empty(requests, PARTS, device=logits.device)
     words = torch.empty_like(best, dtype=torch.int64)
     guess = torch.empty(requests, dtype=torch.int64, device=logits.device)
-    rows_1_kernel[(requests, PARTS)](
+    make_guess_kernel[(requests, PARTS)](
         logits,
         best,
         words,
@@ -82,47 +101,8 @@ def rows_1(state: Device, logits: Tensor) -> Tensor:
 
 
 @triton.jit
-def rows_2_kernel(
-    logits_2_ptr,  # B, V
-    best_ptr,
-    words_ptr,
-    arrivals_ptr,
-    guess_2_out_ptr,  # B, written
-    V,
-    TILE: tl.constexpr,
-    PARTS: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    part = tl.program_id(1)
-    find_best(logits_2_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
-    if arrived_last(arrivals_ptr + row, PARTS):
-        guess_2 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
-        tl.store(guess_2_out_ptr + row, guess_2)
-
-
-def rows_2(state: Device, logits_2: Tensor) -> Tensor:
-    """Launch rows_2_kernel, PARTS programs a request."""
-    requests = logits_2.shape[0]
-    logits_2 = logits_2.contiguous()
-    best = torch.empty(requests, PARTS, device=logits_2.device)
-    words = torch.empty_like(best, dtype=torch.int64)
-    guess_2 = torch.empty(requests, dtype=torch.int64, device=logits_2.device)
-    rows_2_kernel[(requests, PARTS)](
-        logits_2,
-        best,
-        words,
-        state.arrivals,
-        guess_2,
-        logits_2.shape[-1],
-        TILE=TILE,
-        PARTS=PARTS,
-    )
-    return guess_2
-
-
-@triton.jit
-def rows_3_kernel(
-    logits_3_ptr,  # B, V
+def make_guesses_kernel(
+    logits_ptr,  # B, V
     best_ptr,
     words_ptr,
     arrivals_ptr,
@@ -138,9 +118,9 @@ def rows_3_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
-    find_best(logits_3_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    find_best(logits_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
         lane = tl.arange(0, BLOCK)
         guess = tl.load(guess_ptr + row)
@@ -156,18 +136,18 @@ def rows_3_kernel(
         tl.store(tokens_out_ptr + row * W + lane, tokens, mask=lane < W)
 
 
-def rows_3(
-    state: Device, logits_3: Tensor, guess: Tensor, guess_2: Tensor
+def make_guesses(
+    state: Device, logits: Tensor, guess: Tensor, guess_2: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Launch rows_3_kernel, PARTS programs a request."""
+    """Launch make_guesses_kernel, PARTS programs a request."""
     requests = guess.shape[0]
-    logits_3 = logits_3.contiguous()
+    logits = logits.contiguous()
     best = torch.empty(requests, PARTS, device=guess.device)
     words = torch.empty_like(best, dtype=torch.int64)
     guesses = torch.empty(requests, 3, dtype=torch.int64, device=guess.device)
     tokens = torch.empty(requests, 4, dtype=torch.int64, device=guess.device)
-    rows_3_kernel[(requests, PARTS)](
-        logits_3,
+    make_guesses_kernel[(requests, PARTS)](
+        logits,
         best,
         words,
         state.arrivals,
@@ -176,7 +156,7 @@ def rows_3(
         state.bonus_token,
         guesses,
         tokens,
-        logits_3.shape[-1],
+        logits.shape[-1],
         K=3,
         W=4,
         TILE=TILE,
@@ -187,8 +167,8 @@ def rows_3(
 
 
 @triton.jit
-def rows_4_kernel(
-    logits_4_ptr,  # B, W, V
+def keep_output_tokens_kernel(
+    logits_ptr,  # B, W, V
     best_ptr,
     words_ptr,
     arrivals_ptr,
@@ -204,11 +184,11 @@ def rows_4_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
     for i in range(W):
         at = row * W + i
-        find_best(logits_4_ptr + at * V, best_ptr, words_ptr, at, part, V, TILE, PARTS)
+        find_best(logits_ptr + at * V, best_ptr, words_ptr, at, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
         lane = tl.arange(0, BLOCK)
         guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
@@ -224,14 +204,14 @@ def rows_4_kernel(
         tl.store(seq_lens_ptr + row, seq_lens + accept_len)
 
 
-def rows_4(state: Device, logits_4: Tensor, guesses: Tensor) -> None:
-    """Launch rows_4_kernel, PARTS programs a request."""
+def keep_output_tokens(state: Device, logits: Tensor, guesses: Tensor) -> None:
+    """Launch keep_output_tokens_kernel, PARTS programs a request."""
     requests = guesses.shape[0]
-    logits_4 = logits_4.contiguous()
+    logits = logits.contiguous()
     best = torch.empty(requests * 4, PARTS, device=guesses.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    rows_4_kernel[(requests, PARTS)](
-        logits_4,
+    keep_output_tokens_kernel[(requests, PARTS)](
+        logits,
         best,
         words,
         state.arrivals,
@@ -240,7 +220,7 @@ def rows_4(state: Device, logits_4: Tensor, guesses: Tensor) -> None:
         state.output_tokens,
         state.bonus_token,
         state.accept_len,
-        logits_4.shape[-1],
+        logits.shape[-1],
         K=3,
         W=4,
         TILE=TILE,
@@ -250,39 +230,24 @@ def rows_4(state: Device, logits_4: Tensor, guesses: Tensor) -> None:
 
 
 @triton.jit
-def rows_5_kernel(
+def keep_draft_hidden_kernel(
     draft_hidden_ptr,  # B, H, written
     standing_ptr,  # B, H
     standing_wide,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     copy_row(draft_hidden_ptr, standing_ptr, row, standing_wide)
 
 
-def rows_5(state: Device, standing: Tensor) -> None:
-    """Launch rows_5_kernel, one program a request."""
+def keep_draft_hidden(state: Device, standing: Tensor) -> None:
+    """Launch keep_draft_hidden_kernel, one program a request."""
     requests = standing.shape[0]
     standing = standing.contiguous()
-    rows_5_kernel[(requests,)](
+    keep_draft_hidden_kernel[(requests,)](
         state.draft_hidden,
         standing,
         standing.shape[-1],
     )
-
-
-def step(target: Target, drafter: Draft, state: Device) -> None:
-    """One captured step: all guesses are verified. 6 launches outside the forwards."""
-    # shapes given: [B, V], [B, H]
-    logits, hidden = drafter.decode_hidden(state.bonus_token, state.draft_hidden, state.seq_lens)
-    guess = rows_1(state, logits)  # [B]
-    logits_2, hidden_2 = drafter.decode_hidden(guess, hidden, state.seq_lens)  # [B, V], [B, H]
-    guess_2 = rows_2(state, logits_2)  # [B]
-    logits_3, _hidden_3 = drafter.decode_hidden(guess_2, hidden_2, state.seq_lens)  # [B, V], [B, H]
-    guesses, tokens = rows_3(state, logits_3, guess, guess_2)  # [B, K], [B, W]
-    logits_4, hidden_4 = target.verify_hidden(tokens, state.seq_lens)  # [B, W, V], [B, W, H]
-    rows_4(state, logits_4, guesses)
-    standing = take_row(hidden_4, state.accept_len)  # [B, H]
-    rows_5(state, standing)
 
 
 VARIANTS = {

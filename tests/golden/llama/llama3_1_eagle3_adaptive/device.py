@@ -1,8 +1,9 @@
 """llama/llama3_1_eagle3_adaptive: the step of step.py as a device runs it.
 
-Loops are unrolled and phases run on; what lies between two forwards is one kernel wherever one
-program a request can do it. Every value of a kernel stays in registers, a request's row as a vector
-of BLOCK lanes.
+The step stands first, then its kernels. Loops are unrolled and phases run on; what lies between
+two forwards is one kernel wherever one program a request can do it, named after what it keeps in
+the state, else after what it makes. Every value of a kernel stays in registers, a request's row as
+a vector of BLOCK lanes.
 """
 
 from __future__ import annotations
@@ -37,9 +38,12 @@ TILE = 2048  # logits that one of them looks at at once
 
 @dataclass
 class Device(State):
-    """The state of a step, and what only a device keeps."""
+    """The state of a step, and what only a device keeps.
 
-    arrivals: Tensor  # [B]     programs of a request that are done; 0 between two launches
+    Of the programs that look for the best of a request's logits, the one that arrives last goes on.
+    """
+
+    arrivals: Tensor  # [B]     programs of a request that have arrived; 0 between two launches
 
     @classmethod
     def new(cls, rows: int, device: str) -> Device:
@@ -52,8 +56,86 @@ class Device(State):
         return Device(**vars(super().rows(count)), arrivals=self.arrivals[:count])
 
 
+def step(target: Target, drafter: Draft, state: Device) -> None:
+    """One captured step: 7 guesses are verified. 8 launches outside the forwards."""
+    # shapes given: [B, V], [B, H]
+    logits, hidden = drafter.decode_hidden(state.first_guess, state.draft_hidden, state.seq_lens)
+    guess, position = make_guess(state, drafter, logits, 2)  # [B], [B]
+    logits_2, hidden_2 = drafter.decode_hidden(guess, hidden, position)  # [B, V], [B, H]
+    guess_2, position_2 = make_guess(state, drafter, logits_2, 3)  # [B], [B]
+    logits_3, hidden_3 = drafter.decode_hidden(guess_2, hidden_2, position_2)  # [B, V], [B, H]
+    guess_3, position_3 = make_guess(state, drafter, logits_3, 4)  # [B], [B]
+    logits_4, hidden_4 = drafter.decode_hidden(guess_3, hidden_3, position_3)  # [B, V], [B, H]
+    guess_4, position_4 = make_guess(state, drafter, logits_4, 5)  # [B], [B]
+    logits_5, hidden_5 = drafter.decode_hidden(guess_4, hidden_4, position_4)  # [B, V], [B, H]
+    guess_5, position_5 = make_guess(state, drafter, logits_5, 6)  # [B], [B]
+    logits_6, _hidden_6 = drafter.decode_hidden(guess_5, hidden_5, position_5)  # [B, V], [B, H]
+    # shapes given: [B, K7], [B, W7]
+    guesses, tokens = make_guesses(
+        state, drafter, logits_6, guess, guess_2, guess_3, guess_4, guess_5
+    )
+    logits_7, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W7, V], [B, W7, n * H]
+    verified, accept_len, starts = keep_output_tokens(state, logits_7, guesses)  # [B, W7], [B], [B]
+    logits_8, standing = drafter.extend_hidden(verified, taps, starts, accept_len)  # [B, V], [B, H]
+    keep_first_guess(state, drafter, logits_8, standing)
+
+
+def step_steps_5(target: Target, drafter: Draft, state: Device) -> None:
+    """One captured step: 5 guesses are verified. 6 launches outside the forwards."""
+    # shapes given: [B, V], [B, H]
+    logits, hidden = drafter.decode_hidden(state.first_guess, state.draft_hidden, state.seq_lens)
+    guess, position = make_guess(state, drafter, logits, 2)  # [B], [B]
+    logits_2, hidden_2 = drafter.decode_hidden(guess, hidden, position)  # [B, V], [B, H]
+    guess_2, position_2 = make_guess(state, drafter, logits_2, 3)  # [B], [B]
+    logits_3, hidden_3 = drafter.decode_hidden(guess_2, hidden_2, position_2)  # [B, V], [B, H]
+    guess_3, position_3 = make_guess(state, drafter, logits_3, 4)  # [B], [B]
+    logits_4, _hidden_4 = drafter.decode_hidden(guess_3, hidden_3, position_3)  # [B, V], [B, H]
+    # shapes given: [B, K5], [B, W5]
+    guesses, tokens = steps_5_make_guesses(state, drafter, logits_4, guess, guess_2, guess_3)
+    logits_5, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W5, V], [B, W5, n * H]
+    # shapes given: [B, W5], [B], [B]
+    verified, accept_len, starts = steps_5_keep_output_tokens(state, logits_5, guesses)
+    logits_6, standing = drafter.extend_hidden(verified, taps, starts, accept_len)  # [B, V], [B, H]
+    keep_first_guess(state, drafter, logits_6, standing)
+
+
+def step_steps_3(target: Target, drafter: Draft, state: Device) -> None:
+    """One captured step: 3 guesses are verified. 4 launches outside the forwards."""
+    # shapes given: [B, V], [B, H]
+    logits, hidden = drafter.decode_hidden(state.first_guess, state.draft_hidden, state.seq_lens)
+    guess, position = make_guess(state, drafter, logits, 2)  # [B], [B]
+    logits_2, _hidden_2 = drafter.decode_hidden(guess, hidden, position)  # [B, V], [B, H]
+    guesses, tokens = steps_3_make_guesses(state, drafter, logits_2, guess)  # [B, K3], [B, W3]
+    logits_3, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W3, V], [B, W3, n * H]
+    # shapes given: [B, W3], [B], [B]
+    verified, accept_len, starts = steps_3_keep_output_tokens(state, logits_3, guesses)
+    logits_4, standing = drafter.extend_hidden(verified, taps, starts, accept_len)  # [B, V], [B, H]
+    keep_first_guess(state, drafter, logits_4, standing)
+
+
+def step_steps_1(target: Target, drafter: Draft, state: Device) -> None:
+    """One captured step: 1 guess is verified. 3 launches outside the forwards."""
+    guesses, tokens = steps_1_make_guesses(state)  # [B, K1], [B, W1]
+    logits, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W1, V], [B, W1, n * H]
+    # shapes given: [B, W1], [B], [B]
+    verified, accept_len, starts = steps_1_keep_output_tokens(state, logits, guesses)
+    logits_2, standing = drafter.extend_hidden(verified, taps, starts, accept_len)  # [B, V], [B, H]
+    keep_first_guess(state, drafter, logits_2, standing)
+
+
+def step_steps_0(target: Target, drafter: Draft, state: Device) -> None:
+    """One captured step: one position is verified. 3 launches outside the forwards."""
+    tokens = state.bonus_token[:, None]  # [B, 1]
+    logits, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, 1, V], [B, 1, n * H]
+    verified = best_token(logits)  # [B, 1]
+    starts = steps_0_keep_output_tokens(state, verified)  # [B]
+    # shapes given: [B, V], [B, H]
+    logits_2, standing = drafter.extend_hidden(verified, taps, starts, state.accept_len)
+    keep_first_guess(state, drafter, logits_2, standing)
+
+
 @triton.jit
-def rows_1_kernel(
+def make_guess_kernel(
     logits_ptr,  # B, V
     best_ptr,
     words_ptr,
@@ -62,31 +144,32 @@ def rows_1_kernel(
     guess_out_ptr,  # B, written
     position_out_ptr,  # B, written
     to_target_ptr,
+    turn,
     V,
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
     find_best(logits_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
         seq_lens = tl.load(seq_lens_ptr + row)
         word = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
         guess = look_up(word, to_target_ptr)
-        position = seq_lens + 2 - 1
+        position = seq_lens + turn - 1
         tl.store(guess_out_ptr + row, guess)
         tl.store(position_out_ptr + row, position)
 
 
-def rows_1(state: Device, drafter: Draft, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Launch rows_1_kernel, PARTS programs a request."""
+def make_guess(state: Device, drafter: Draft, logits: Tensor, turn: int) -> tuple[Tensor, Tensor]:
+    """Launch make_guess_kernel, PARTS programs a request."""
     requests = state.seq_lens.shape[0]
     logits = logits.contiguous()
     best = torch.empty(requests, PARTS, device=state.seq_lens.device)
     words = torch.empty_like(best, dtype=torch.int64)
     guess = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
     position = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
-    rows_1_kernel[(requests, PARTS)](
+    make_guess_kernel[(requests, PARTS)](
         logits,
         best,
         words,
@@ -95,6 +178,7 @@ def rows_1(state: Device, drafter: Draft, logits: Tensor) -> tuple[Tensor, Tenso
         guess,
         position,
         drafter.to_target,
+        turn,
         logits.shape[-1],
         TILE=TILE,
         PARTS=PARTS,
@@ -103,208 +187,8 @@ def rows_1(state: Device, drafter: Draft, logits: Tensor) -> tuple[Tensor, Tenso
 
 
 @triton.jit
-def rows_2_kernel(
-    logits_2_ptr,  # B, V
-    best_ptr,
-    words_ptr,
-    arrivals_ptr,
-    seq_lens_ptr,  # B
-    guess_2_out_ptr,  # B, written
-    position_2_out_ptr,  # B, written
-    to_target_ptr,
-    V,
-    TILE: tl.constexpr,
-    PARTS: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    part = tl.program_id(1)
-    find_best(logits_2_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
-    if arrived_last(arrivals_ptr + row, PARTS):
-        seq_lens = tl.load(seq_lens_ptr + row)
-        word_2 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
-        guess_2 = look_up(word_2, to_target_ptr)
-        position_2 = seq_lens + 3 - 1
-        tl.store(guess_2_out_ptr + row, guess_2)
-        tl.store(position_2_out_ptr + row, position_2)
-
-
-def rows_2(state: Device, drafter: Draft, logits_2: Tensor) -> tuple[Tensor, Tensor]:
-    """Launch rows_2_kernel, PARTS programs a request."""
-    requests = state.seq_lens.shape[0]
-    logits_2 = logits_2.contiguous()
-    best = torch.empty(requests, PARTS, device=state.seq_lens.device)
-    words = torch.empty_like(best, dtype=torch.int64)
-    guess_2 = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
-    position_2 = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
-    rows_2_kernel[(requests, PARTS)](
-        logits_2,
-        best,
-        words,
-        state.arrivals,
-        state.seq_lens,
-        guess_2,
-        position_2,
-        drafter.to_target,
-        logits_2.shape[-1],
-        TILE=TILE,
-        PARTS=PARTS,
-    )
-    return guess_2, position_2
-
-
-@triton.jit
-def rows_3_kernel(
-    logits_3_ptr,  # B, V
-    best_ptr,
-    words_ptr,
-    arrivals_ptr,
-    seq_lens_ptr,  # B
-    guess_3_out_ptr,  # B, written
-    position_3_out_ptr,  # B, written
-    to_target_ptr,
-    V,
-    TILE: tl.constexpr,
-    PARTS: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    part = tl.program_id(1)
-    find_best(logits_3_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
-    if arrived_last(arrivals_ptr + row, PARTS):
-        seq_lens = tl.load(seq_lens_ptr + row)
-        word_3 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
-        guess_3 = look_up(word_3, to_target_ptr)
-        position_3 = seq_lens + 4 - 1
-        tl.store(guess_3_out_ptr + row, guess_3)
-        tl.store(position_3_out_ptr + row, position_3)
-
-
-def rows_3(state: Device, drafter: Draft, logits_3: Tensor) -> tuple[Tensor, Tensor]:
-    """Launch rows_3_kernel, PARTS programs a request."""
-    requests = state.seq_lens.shape[0]
-    logits_3 = logits_3.contiguous()
-    best = torch.empty(requests, PARTS, device=state.seq_lens.device)
-    words = torch.empty_like(best, dtype=torch.int64)
-    guess_3 = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
-    position_3 = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
-    rows_3_kernel[(requests, PARTS)](
-        logits_3,
-        best,
-        words,
-        state.arrivals,
-        state.seq_lens,
-        guess_3,
-        position_3,
-        drafter.to_target,
-        logits_3.shape[-1],
-        TILE=TILE,
-        PARTS=PARTS,
-    )
-    return guess_3, position_3
-
-
-@triton.jit
-def rows_4_kernel(
-    logits_4_ptr,  # B, V
-    best_ptr,
-    words_ptr,
-    arrivals_ptr,
-    seq_lens_ptr,  # B
-    guess_4_out_ptr,  # B, written
-    position_4_out_ptr,  # B, written
-    to_target_ptr,
-    V,
-    TILE: tl.constexpr,
-    PARTS: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    part = tl.program_id(1)
-    find_best(logits_4_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
-    if arrived_last(arrivals_ptr + row, PARTS):
-        seq_lens = tl.load(seq_lens_ptr + row)
-        word_4 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
-        guess_4 = look_up(word_4, to_target_ptr)
-        position_4 = seq_lens + 5 - 1
-        tl.store(guess_4_out_ptr + row, guess_4)
-        tl.store(position_4_out_ptr + row, position_4)
-
-
-def rows_4(state: Device, drafter: Draft, logits_4: Tensor) -> tuple[Tensor, Tensor]:
-    """Launch rows_4_kernel, PARTS programs a request."""
-    requests = state.seq_lens.shape[0]
-    logits_4 = logits_4.contiguous()
-    best = torch.empty(requests, PARTS, device=state.seq_lens.device)
-    words = torch.empty_like(best, dtype=torch.int64)
-    guess_4 = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
-    position_4 = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
-    rows_4_kernel[(requests, PARTS)](
-        logits_4,
-        best,
-        words,
-        state.arrivals,
-        state.seq_lens,
-        guess_4,
-        position_4,
-        drafter.to_target,
-        logits_4.shape[-1],
-        TILE=TILE,
-        PARTS=PARTS,
-    )
-    return guess_4, position_4
-
-
-@triton.jit
-def rows_5_kernel(
-    logits_5_ptr,  # B, V
-    best_ptr,
-    words_ptr,
-    arrivals_ptr,
-    seq_lens_ptr,  # B
-    guess_5_out_ptr,  # B, written
-    position_5_out_ptr,  # B, written
-    to_target_ptr,
-    V,
-    TILE: tl.constexpr,
-    PARTS: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    part = tl.program_id(1)
-    find_best(logits_5_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
-    if arrived_last(arrivals_ptr + row, PARTS):
-        seq_lens = tl.load(seq_lens_ptr + row)
-        word_5 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
-        guess_5 = look_up(word_5, to_target_ptr)
-        position_5 = seq_lens + 6 - 1
-        tl.store(guess_5_out_ptr + row, guess_5)
-        tl.store(position_5_out_ptr + row, position_5)
-
-
-def rows_5(state: Device, drafter: Draft, logits_5: Tensor) -> tuple[Tensor, Tensor]:
-    """Launch rows_5_kernel, PARTS programs a request."""
-    requests = state.seq_lens.shape[0]
-    logits_5 = logits_5.contiguous()
-    best = torch.empty(requests, PARTS, device=state.seq_lens.device)
-    words = torch.empty_like(best, dtype=torch.int64)
-    guess_5 = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
-    position_5 = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
-    rows_5_kernel[(requests, PARTS)](
-        logits_5,
-        best,
-        words,
-        state.arrivals,
-        state.seq_lens,
-        guess_5,
-        position_5,
-        drafter.to_target,
-        logits_5.shape[-1],
-        TILE=TILE,
-        PARTS=PARTS,
-    )
-    return guess_5, position_5
-
-
-@triton.jit
-def rows_6_kernel(
-    logits_6_ptr,  # B, V
+def make_guesses_kernel(
+    logits_ptr,  # B, V
     best_ptr,
     words_ptr,
     arrivals_ptr,
@@ -325,9 +209,9 @@ def rows_6_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
-    find_best(logits_6_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    find_best(logits_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
         lane = tl.arange(0, BLOCK)
         guess = tl.load(guess_ptr + row)
@@ -337,8 +221,8 @@ def rows_6_kernel(
         guess_5 = tl.load(guess_5_ptr + row)
         first_guess = tl.load(first_guess_ptr + row)
         bonus_token = tl.load(bonus_token_ptr + row)
-        word_6 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
-        guess_6 = look_up(word_6, to_target_ptr)
+        word = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
+        guess_6 = look_up(word, to_target_ptr)
         guesses = tl.full((BLOCK,), -1, tl.int64)
         guesses = tl.where(lane == 0, first_guess, guesses)
         guesses = tl.where(lane == 1, guess, guesses)
@@ -352,25 +236,25 @@ def rows_6_kernel(
         tl.store(tokens_out_ptr + row * W7 + lane, tokens, mask=lane < W7)
 
 
-def rows_6(
+def make_guesses(
     state: Device,
     drafter: Draft,
-    logits_6: Tensor,
+    logits: Tensor,
     guess: Tensor,
     guess_2: Tensor,
     guess_3: Tensor,
     guess_4: Tensor,
     guess_5: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Launch rows_6_kernel, PARTS programs a request."""
+    """Launch make_guesses_kernel, PARTS programs a request."""
     requests = guess.shape[0]
-    logits_6 = logits_6.contiguous()
+    logits = logits.contiguous()
     best = torch.empty(requests, PARTS, device=guess.device)
     words = torch.empty_like(best, dtype=torch.int64)
     guesses = torch.empty(requests, 7, dtype=torch.int64, device=guess.device)
     tokens = torch.empty(requests, 8, dtype=torch.int64, device=guess.device)
-    rows_6_kernel[(requests, PARTS)](
-        logits_6,
+    make_guesses_kernel[(requests, PARTS)](
+        logits,
         best,
         words,
         state.arrivals,
@@ -384,7 +268,7 @@ def rows_6(
         guesses,
         tokens,
         drafter.to_target,
-        logits_6.shape[-1],
+        logits.shape[-1],
         K7=7,
         W7=8,
         TILE=TILE,
@@ -395,8 +279,8 @@ def rows_6(
 
 
 @triton.jit
-def rows_7_kernel(
-    logits_7_ptr,  # B, W7, V
+def keep_output_tokens_kernel(
+    logits_ptr,  # B, W7, V
     best_ptr,
     words_ptr,
     arrivals_ptr,
@@ -416,11 +300,11 @@ def rows_7_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
     for i in range(W7):
         at = row * W7 + i
-        find_best(logits_7_ptr + at * V, best_ptr, words_ptr, at, part, V, TILE, PARTS)
+        find_best(logits_ptr + at * V, best_ptr, words_ptr, at, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
         lane = tl.arange(0, BLOCK)
         guesses = tl.load(guesses_ptr + row * K7 + lane, mask=lane < K7, other=-1)
@@ -441,17 +325,19 @@ def rows_7_kernel(
         tl.store(starts_out_ptr + row, starts)
 
 
-def rows_7(state: Device, logits_7: Tensor, guesses: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Launch rows_7_kernel, PARTS programs a request."""
+def keep_output_tokens(
+    state: Device, logits: Tensor, guesses: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Launch keep_output_tokens_kernel, PARTS programs a request."""
     requests = guesses.shape[0]
-    logits_7 = logits_7.contiguous()
+    logits = logits.contiguous()
     best = torch.empty(requests * 8, PARTS, device=guesses.device)
     words = torch.empty_like(best, dtype=torch.int64)
     verified = torch.empty(requests, 8, dtype=torch.int64, device=guesses.device)
     accept_len = torch.empty(requests, dtype=torch.int64, device=guesses.device)
     starts = torch.empty(requests, dtype=torch.int64, device=guesses.device)
-    rows_7_kernel[(requests, PARTS)](
-        logits_7,
+    keep_output_tokens_kernel[(requests, PARTS)](
+        logits,
         best,
         words,
         state.arrivals,
@@ -463,7 +349,7 @@ def rows_7(state: Device, logits_7: Tensor, guesses: Tensor) -> tuple[Tensor, Te
         verified,
         accept_len,
         starts,
-        logits_7.shape[-1],
+        logits.shape[-1],
         W=8,
         K7=7,
         W7=8,
@@ -475,8 +361,8 @@ def rows_7(state: Device, logits_7: Tensor, guesses: Tensor) -> tuple[Tensor, Te
 
 
 @triton.jit
-def rows_8_kernel(
-    logits_8_ptr,  # B, V
+def keep_first_guess_kernel(
+    logits_ptr,  # B, V
     best_ptr,
     words_ptr,
     arrivals_ptr,
@@ -489,25 +375,25 @@ def rows_8_kernel(
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
-    find_best(logits_8_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    find_best(logits_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
-        word_7 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
-        guess_7 = look_up(word_7, to_target_ptr)
-        tl.store(first_guess_ptr + row, guess_7)
+        word = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
+        guess = look_up(word, to_target_ptr)
+        tl.store(first_guess_ptr + row, guess)
         copy_row(draft_hidden_ptr, standing_ptr, row, standing_wide)
 
 
-def rows_8(state: Device, drafter: Draft, logits_8: Tensor, standing: Tensor) -> None:
-    """Launch rows_8_kernel, PARTS programs a request."""
-    requests = logits_8.shape[0]
-    logits_8 = logits_8.contiguous()
-    best = torch.empty(requests, PARTS, device=logits_8.device)
+def keep_first_guess(state: Device, drafter: Draft, logits: Tensor, standing: Tensor) -> None:
+    """Launch keep_first_guess_kernel, PARTS programs a request."""
+    requests = logits.shape[0]
+    logits = logits.contiguous()
+    best = torch.empty(requests, PARTS, device=logits.device)
     words = torch.empty_like(best, dtype=torch.int64)
     standing = standing.contiguous()
-    rows_8_kernel[(requests, PARTS)](
-        logits_8,
+    keep_first_guess_kernel[(requests, PARTS)](
+        logits,
         best,
         words,
         state.arrivals,
@@ -515,7 +401,7 @@ def rows_8(state: Device, drafter: Draft, logits_8: Tensor, standing: Tensor) ->
         state.draft_hidden,
         standing,
         drafter.to_target,
-        logits_8.shape[-1],
+        logits.shape[-1],
         standing.shape[-1],
         TILE=TILE,
         PARTS=PARTS,
@@ -523,158 +409,8 @@ def rows_8(state: Device, drafter: Draft, logits_8: Tensor, standing: Tensor) ->
 
 
 @triton.jit
-def steps_5_rows_1_kernel(
+def steps_5_make_guesses_kernel(
     logits_ptr,  # B, V
-    best_ptr,
-    words_ptr,
-    arrivals_ptr,
-    seq_lens_ptr,  # B
-    guess_out_ptr,  # B, written
-    position_out_ptr,  # B, written
-    to_target_ptr,
-    V,
-    TILE: tl.constexpr,
-    PARTS: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    part = tl.program_id(1)
-    find_best(logits_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
-    if arrived_last(arrivals_ptr + row, PARTS):
-        seq_lens = tl.load(seq_lens_ptr + row)
-        word = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
-        guess = look_up(word, to_target_ptr)
-        position = seq_lens + 2 - 1
-        tl.store(guess_out_ptr + row, guess)
-        tl.store(position_out_ptr + row, position)
-
-
-def steps_5_rows_1(state: Device, drafter: Draft, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Launch steps_5_rows_1_kernel, PARTS programs a request."""
-    requests = state.seq_lens.shape[0]
-    logits = logits.contiguous()
-    best = torch.empty(requests, PARTS, device=state.seq_lens.device)
-    words = torch.empty_like(best, dtype=torch.int64)
-    guess = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
-    position = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
-    steps_5_rows_1_kernel[(requests, PARTS)](
-        logits,
-        best,
-        words,
-        state.arrivals,
-        state.seq_lens,
-        guess,
-        position,
-        drafter.to_target,
-        logits.shape[-1],
-        TILE=TILE,
-        PARTS=PARTS,
-    )
-    return guess, position
-
-
-@triton.jit
-def steps_5_rows_2_kernel(
-    logits_2_ptr,  # B, V
-    best_ptr,
-    words_ptr,
-    arrivals_ptr,
-    seq_lens_ptr,  # B
-    guess_2_out_ptr,  # B, written
-    position_2_out_ptr,  # B, written
-    to_target_ptr,
-    V,
-    TILE: tl.constexpr,
-    PARTS: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    part = tl.program_id(1)
-    find_best(logits_2_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
-    if arrived_last(arrivals_ptr + row, PARTS):
-        seq_lens = tl.load(seq_lens_ptr + row)
-        word_2 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
-        guess_2 = look_up(word_2, to_target_ptr)
-        position_2 = seq_lens + 3 - 1
-        tl.store(guess_2_out_ptr + row, guess_2)
-        tl.store(position_2_out_ptr + row, position_2)
-
-
-def steps_5_rows_2(state: Device, drafter: Draft, logits_2: Tensor) -> tuple[Tensor, Tensor]:
-    """Launch steps_5_rows_2_kernel, PARTS programs a request."""
-    requests = state.seq_lens.shape[0]
-    logits_2 = logits_2.contiguous()
-    best = torch.empty(requests, PARTS, device=state.seq_lens.device)
-    words = torch.empty_like(best, dtype=torch.int64)
-    guess_2 = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
-    position_2 = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
-    steps_5_rows_2_kernel[(requests, PARTS)](
-        logits_2,
-        best,
-        words,
-        state.arrivals,
-        state.seq_lens,
-        guess_2,
-        position_2,
-        drafter.to_target,
-        logits_2.shape[-1],
-        TILE=TILE,
-        PARTS=PARTS,
-    )
-    return guess_2, position_2
-
-
-@triton.jit
-def steps_5_rows_3_kernel(
-    logits_3_ptr,  # B, V
-    best_ptr,
-    words_ptr,
-    arrivals_ptr,
-    seq_lens_ptr,  # B
-    guess_3_out_ptr,  # B, written
-    position_3_out_ptr,  # B, written
-    to_target_ptr,
-    V,
-    TILE: tl.constexpr,
-    PARTS: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    part = tl.program_id(1)
-    find_best(logits_3_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
-    if arrived_last(arrivals_ptr + row, PARTS):
-        seq_lens = tl.load(seq_lens_ptr + row)
-        word_3 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
-        guess_3 = look_up(word_3, to_target_ptr)
-        position_3 = seq_lens + 4 - 1
-        tl.store(guess_3_out_ptr + row, guess_3)
-        tl.store(position_3_out_ptr + row, position_3)
-
-
-def steps_5_rows_3(state: Device, drafter: Draft, logits_3: Tensor) -> tuple[Tensor, Tensor]:
-    """Launch steps_5_rows_3_kernel, PARTS programs a request."""
-    requests = state.seq_lens.shape[0]
-    logits_3 = logits_3.contiguous()
-    best = torch.empty(requests, PARTS, device=state.seq_lens.device)
-    words = torch.empty_like(best, dtype=torch.int64)
-    guess_3 = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
-    position_3 = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
-    steps_5_rows_3_kernel[(requests, PARTS)](
-        logits_3,
-        best,
-        words,
-        state.arrivals,
-        state.seq_lens,
-        guess_3,
-        position_3,
-        drafter.to_target,
-        logits_3.shape[-1],
-        TILE=TILE,
-        PARTS=PARTS,
-    )
-    return guess_3, position_3
-
-
-@triton.jit
-def steps_5_rows_4_kernel(
-    logits_4_ptr,  # B, V
     best_ptr,
     words_ptr,
     arrivals_ptr,
@@ -693,9 +429,9 @@ def steps_5_rows_4_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
-    find_best(logits_4_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    find_best(logits_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
         lane = tl.arange(0, BLOCK)
         guess = tl.load(guess_ptr + row)
@@ -703,8 +439,8 @@ def steps_5_rows_4_kernel(
         guess_3 = tl.load(guess_3_ptr + row)
         first_guess = tl.load(first_guess_ptr + row)
         bonus_token = tl.load(bonus_token_ptr + row)
-        word_4 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
-        guess_4 = look_up(word_4, to_target_ptr)
+        word = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
+        guess_4 = look_up(word, to_target_ptr)
         guesses = tl.full((BLOCK,), -1, tl.int64)
         guesses = tl.where(lane == 0, first_guess, guesses)
         guesses = tl.where(lane == 1, guess, guesses)
@@ -716,18 +452,18 @@ def steps_5_rows_4_kernel(
         tl.store(tokens_out_ptr + row * W5 + lane, tokens, mask=lane < W5)
 
 
-def steps_5_rows_4(
-    state: Device, drafter: Draft, logits_4: Tensor, guess: Tensor, guess_2: Tensor, guess_3: Tensor
+def steps_5_make_guesses(
+    state: Device, drafter: Draft, logits: Tensor, guess: Tensor, guess_2: Tensor, guess_3: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Launch steps_5_rows_4_kernel, PARTS programs a request."""
+    """Launch steps_5_make_guesses_kernel, PARTS programs a request."""
     requests = guess.shape[0]
-    logits_4 = logits_4.contiguous()
+    logits = logits.contiguous()
     best = torch.empty(requests, PARTS, device=guess.device)
     words = torch.empty_like(best, dtype=torch.int64)
     guesses = torch.empty(requests, 5, dtype=torch.int64, device=guess.device)
     tokens = torch.empty(requests, 6, dtype=torch.int64, device=guess.device)
-    steps_5_rows_4_kernel[(requests, PARTS)](
-        logits_4,
+    steps_5_make_guesses_kernel[(requests, PARTS)](
+        logits,
         best,
         words,
         state.arrivals,
@@ -739,7 +475,7 @@ def steps_5_rows_4(
         guesses,
         tokens,
         drafter.to_target,
-        logits_4.shape[-1],
+        logits.shape[-1],
         K5=5,
         W5=6,
         TILE=TILE,
@@ -750,8 +486,8 @@ def steps_5_rows_4(
 
 
 @triton.jit
-def steps_5_rows_5_kernel(
-    logits_5_ptr,  # B, W5, V
+def steps_5_keep_output_tokens_kernel(
+    logits_ptr,  # B, W5, V
     best_ptr,
     words_ptr,
     arrivals_ptr,
@@ -771,11 +507,11 @@ def steps_5_rows_5_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
     for i in range(W5):
         at = row * W5 + i
-        find_best(logits_5_ptr + at * V, best_ptr, words_ptr, at, part, V, TILE, PARTS)
+        find_best(logits_ptr + at * V, best_ptr, words_ptr, at, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
         lane = tl.arange(0, BLOCK)
         guesses = tl.load(guesses_ptr + row * K5 + lane, mask=lane < K5, other=-1)
@@ -796,19 +532,19 @@ def steps_5_rows_5_kernel(
         tl.store(starts_out_ptr + row, starts)
 
 
-def steps_5_rows_5(
-    state: Device, logits_5: Tensor, guesses: Tensor
+def steps_5_keep_output_tokens(
+    state: Device, logits: Tensor, guesses: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Launch steps_5_rows_5_kernel, PARTS programs a request."""
+    """Launch steps_5_keep_output_tokens_kernel, PARTS programs a request."""
     requests = guesses.shape[0]
-    logits_5 = logits_5.contiguous()
+    logits = logits.contiguous()
     best = torch.empty(requests * 6, PARTS, device=guesses.device)
     words = torch.empty_like(best, dtype=torch.int64)
     verified = torch.empty(requests, 6, dtype=torch.int64, device=guesses.device)
     accept_len = torch.empty(requests, dtype=torch.int64, device=guesses.device)
     starts = torch.empty(requests, dtype=torch.int64, device=guesses.device)
-    steps_5_rows_5_kernel[(requests, PARTS)](
-        logits_5,
+    steps_5_keep_output_tokens_kernel[(requests, PARTS)](
+        logits,
         best,
         words,
         state.arrivals,
@@ -820,7 +556,7 @@ def steps_5_rows_5(
         verified,
         accept_len,
         starts,
-        logits_5.shape[-1],
+        logits.shape[-1],
         W=8,
         K5=5,
         W5=6,
@@ -832,106 +568,8 @@ def steps_5_rows_5(
 
 
 @triton.jit
-def steps_5_rows_6_kernel(
-    logits_6_ptr,  # B, V
-    best_ptr,
-    words_ptr,
-    arrivals_ptr,
-    first_guess_ptr,  # B, written
-    draft_hidden_ptr,  # B, H, written
-    standing_ptr,  # B, H
-    to_target_ptr,
-    V,
-    standing_wide,
-    TILE: tl.constexpr,
-    PARTS: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    part = tl.program_id(1)
-    find_best(logits_6_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
-    if arrived_last(arrivals_ptr + row, PARTS):
-        word_5 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
-        guess_5 = look_up(word_5, to_target_ptr)
-        tl.store(first_guess_ptr + row, guess_5)
-        copy_row(draft_hidden_ptr, standing_ptr, row, standing_wide)
-
-
-def steps_5_rows_6(state: Device, drafter: Draft, logits_6: Tensor, standing: Tensor) -> None:
-    """Launch steps_5_rows_6_kernel, PARTS programs a request."""
-    requests = logits_6.shape[0]
-    logits_6 = logits_6.contiguous()
-    best = torch.empty(requests, PARTS, device=logits_6.device)
-    words = torch.empty_like(best, dtype=torch.int64)
-    standing = standing.contiguous()
-    steps_5_rows_6_kernel[(requests, PARTS)](
-        logits_6,
-        best,
-        words,
-        state.arrivals,
-        state.first_guess,
-        state.draft_hidden,
-        standing,
-        drafter.to_target,
-        logits_6.shape[-1],
-        standing.shape[-1],
-        TILE=TILE,
-        PARTS=PARTS,
-    )
-
-
-@triton.jit
-def steps_3_rows_1_kernel(
+def steps_3_make_guesses_kernel(
     logits_ptr,  # B, V
-    best_ptr,
-    words_ptr,
-    arrivals_ptr,
-    seq_lens_ptr,  # B
-    guess_out_ptr,  # B, written
-    position_out_ptr,  # B, written
-    to_target_ptr,
-    V,
-    TILE: tl.constexpr,
-    PARTS: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    part = tl.program_id(1)
-    find_best(logits_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
-    if arrived_last(arrivals_ptr + row, PARTS):
-        seq_lens = tl.load(seq_lens_ptr + row)
-        word = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
-        guess = look_up(word, to_target_ptr)
-        position = seq_lens + 2 - 1
-        tl.store(guess_out_ptr + row, guess)
-        tl.store(position_out_ptr + row, position)
-
-
-def steps_3_rows_1(state: Device, drafter: Draft, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Launch steps_3_rows_1_kernel, PARTS programs a request."""
-    requests = state.seq_lens.shape[0]
-    logits = logits.contiguous()
-    best = torch.empty(requests, PARTS, device=state.seq_lens.device)
-    words = torch.empty_like(best, dtype=torch.int64)
-    guess = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
-    position = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
-    steps_3_rows_1_kernel[(requests, PARTS)](
-        logits,
-        best,
-        words,
-        state.arrivals,
-        state.seq_lens,
-        guess,
-        position,
-        drafter.to_target,
-        logits.shape[-1],
-        TILE=TILE,
-        PARTS=PARTS,
-    )
-    return guess, position
-
-
-@triton.jit
-def steps_3_rows_2_kernel(
-    logits_2_ptr,  # B, V
     best_ptr,
     words_ptr,
     arrivals_ptr,
@@ -948,16 +586,16 @@ def steps_3_rows_2_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
-    find_best(logits_2_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    find_best(logits_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
         lane = tl.arange(0, BLOCK)
         guess = tl.load(guess_ptr + row)
         first_guess = tl.load(first_guess_ptr + row)
         bonus_token = tl.load(bonus_token_ptr + row)
-        word_2 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
-        guess_2 = look_up(word_2, to_target_ptr)
+        word = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
+        guess_2 = look_up(word, to_target_ptr)
         guesses = tl.full((BLOCK,), -1, tl.int64)
         guesses = tl.where(lane == 0, first_guess, guesses)
         guesses = tl.where(lane == 1, guess, guesses)
@@ -967,18 +605,18 @@ def steps_3_rows_2_kernel(
         tl.store(tokens_out_ptr + row * W3 + lane, tokens, mask=lane < W3)
 
 
-def steps_3_rows_2(
-    state: Device, drafter: Draft, logits_2: Tensor, guess: Tensor
+def steps_3_make_guesses(
+    state: Device, drafter: Draft, logits: Tensor, guess: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Launch steps_3_rows_2_kernel, PARTS programs a request."""
+    """Launch steps_3_make_guesses_kernel, PARTS programs a request."""
     requests = guess.shape[0]
-    logits_2 = logits_2.contiguous()
+    logits = logits.contiguous()
     best = torch.empty(requests, PARTS, device=guess.device)
     words = torch.empty_like(best, dtype=torch.int64)
     guesses = torch.empty(requests, 3, dtype=torch.int64, device=guess.device)
     tokens = torch.empty(requests, 4, dtype=torch.int64, device=guess.device)
-    steps_3_rows_2_kernel[(requests, PARTS)](
-        logits_2,
+    steps_3_make_guesses_kernel[(requests, PARTS)](
+        logits,
         best,
         words,
         state.arrivals,
@@ -988,7 +626,7 @@ def steps_3_rows_2(
         guesses,
         tokens,
         drafter.to_target,
-        logits_2.shape[-1],
+        logits.shape[-1],
         K3=3,
         W3=4,
         TILE=TILE,
@@ -999,8 +637,8 @@ def steps_3_rows_2(
 
 
 @triton.jit
-def steps_3_rows_3_kernel(
-    logits_3_ptr,  # B, W3, V
+def steps_3_keep_output_tokens_kernel(
+    logits_ptr,  # B, W3, V
     best_ptr,
     words_ptr,
     arrivals_ptr,
@@ -1020,11 +658,11 @@ def steps_3_rows_3_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
     for i in range(W3):
         at = row * W3 + i
-        find_best(logits_3_ptr + at * V, best_ptr, words_ptr, at, part, V, TILE, PARTS)
+        find_best(logits_ptr + at * V, best_ptr, words_ptr, at, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
         lane = tl.arange(0, BLOCK)
         guesses = tl.load(guesses_ptr + row * K3 + lane, mask=lane < K3, other=-1)
@@ -1045,19 +683,19 @@ def steps_3_rows_3_kernel(
         tl.store(starts_out_ptr + row, starts)
 
 
-def steps_3_rows_3(
-    state: Device, logits_3: Tensor, guesses: Tensor
+def steps_3_keep_output_tokens(
+    state: Device, logits: Tensor, guesses: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Launch steps_3_rows_3_kernel, PARTS programs a request."""
+    """Launch steps_3_keep_output_tokens_kernel, PARTS programs a request."""
     requests = guesses.shape[0]
-    logits_3 = logits_3.contiguous()
+    logits = logits.contiguous()
     best = torch.empty(requests * 4, PARTS, device=guesses.device)
     words = torch.empty_like(best, dtype=torch.int64)
     verified = torch.empty(requests, 4, dtype=torch.int64, device=guesses.device)
     accept_len = torch.empty(requests, dtype=torch.int64, device=guesses.device)
     starts = torch.empty(requests, dtype=torch.int64, device=guesses.device)
-    steps_3_rows_3_kernel[(requests, PARTS)](
-        logits_3,
+    steps_3_keep_output_tokens_kernel[(requests, PARTS)](
+        logits,
         best,
         words,
         state.arrivals,
@@ -1069,7 +707,7 @@ def steps_3_rows_3(
         verified,
         accept_len,
         starts,
-        logits_3.shape[-1],
+        logits.shape[-1],
         W=8,
         K3=3,
         W3=4,
@@ -1081,55 +719,7 @@ def steps_3_rows_3(
 
 
 @triton.jit
-def steps_3_rows_4_kernel(
-    logits_4_ptr,  # B, V
-    best_ptr,
-    words_ptr,
-    arrivals_ptr,
-    first_guess_ptr,  # B, written
-    draft_hidden_ptr,  # B, H, written
-    standing_ptr,  # B, H
-    to_target_ptr,
-    V,
-    standing_wide,
-    TILE: tl.constexpr,
-    PARTS: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    part = tl.program_id(1)
-    find_best(logits_4_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
-    if arrived_last(arrivals_ptr + row, PARTS):
-        word_3 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
-        guess_3 = look_up(word_3, to_target_ptr)
-        tl.store(first_guess_ptr + row, guess_3)
-        copy_row(draft_hidden_ptr, standing_ptr, row, standing_wide)
-
-
-def steps_3_rows_4(state: Device, drafter: Draft, logits_4: Tensor, standing: Tensor) -> None:
-    """Launch steps_3_rows_4_kernel, PARTS programs a request."""
-    requests = logits_4.shape[0]
-    logits_4 = logits_4.contiguous()
-    best = torch.empty(requests, PARTS, device=logits_4.device)
-    words = torch.empty_like(best, dtype=torch.int64)
-    standing = standing.contiguous()
-    steps_3_rows_4_kernel[(requests, PARTS)](
-        logits_4,
-        best,
-        words,
-        state.arrivals,
-        state.first_guess,
-        state.draft_hidden,
-        standing,
-        drafter.to_target,
-        logits_4.shape[-1],
-        standing.shape[-1],
-        TILE=TILE,
-        PARTS=PARTS,
-    )
-
-
-@triton.jit
-def steps_1_rows_1_kernel(
+def steps_1_make_guesses_kernel(
     first_guess_ptr,  # B
     bonus_token_ptr,  # B
     guesses_out_ptr,  # B, K1, written
@@ -1138,7 +728,7 @@ def steps_1_rows_1_kernel(
     W1: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0)
     lane = tl.arange(0, BLOCK)
     first_guess = tl.load(first_guess_ptr + row)
     bonus_token = tl.load(bonus_token_ptr + row)
@@ -1149,12 +739,12 @@ def steps_1_rows_1_kernel(
     tl.store(tokens_out_ptr + row * W1 + lane, tokens, mask=lane < W1)
 
 
-def steps_1_rows_1(state: Device) -> tuple[Tensor, Tensor]:
-    """Launch steps_1_rows_1_kernel, one program a request."""
+def steps_1_make_guesses(state: Device) -> tuple[Tensor, Tensor]:
+    """Launch steps_1_make_guesses_kernel, one program a request."""
     requests = state.first_guess.shape[0]
     guesses = torch.empty(requests, 1, dtype=torch.int64, device=state.first_guess.device)
     tokens = torch.empty(requests, 2, dtype=torch.int64, device=state.first_guess.device)
-    steps_1_rows_1_kernel[(requests,)](
+    steps_1_make_guesses_kernel[(requests,)](
         state.first_guess,
         state.bonus_token,
         guesses,
@@ -1167,7 +757,7 @@ def steps_1_rows_1(state: Device) -> tuple[Tensor, Tensor]:
 
 
 @triton.jit
-def steps_1_rows_2_kernel(
+def steps_1_keep_output_tokens_kernel(
     logits_ptr,  # B, W1, V
     best_ptr,
     words_ptr,
@@ -1188,7 +778,7 @@ def steps_1_rows_2_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
     for i in range(W1):
         at = row * W1 + i
@@ -1213,8 +803,10 @@ def steps_1_rows_2_kernel(
         tl.store(starts_out_ptr + row, starts)
 
 
-def steps_1_rows_2(state: Device, logits: Tensor, guesses: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Launch steps_1_rows_2_kernel, PARTS programs a request."""
+def steps_1_keep_output_tokens(
+    state: Device, logits: Tensor, guesses: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Launch steps_1_keep_output_tokens_kernel, PARTS programs a request."""
     requests = guesses.shape[0]
     logits = logits.contiguous()
     best = torch.empty(requests * 2, PARTS, device=guesses.device)
@@ -1222,7 +814,7 @@ def steps_1_rows_2(state: Device, logits: Tensor, guesses: Tensor) -> tuple[Tens
     verified = torch.empty(requests, 2, dtype=torch.int64, device=guesses.device)
     accept_len = torch.empty(requests, dtype=torch.int64, device=guesses.device)
     starts = torch.empty(requests, dtype=torch.int64, device=guesses.device)
-    steps_1_rows_2_kernel[(requests, PARTS)](
+    steps_1_keep_output_tokens_kernel[(requests, PARTS)](
         logits,
         best,
         words,
@@ -1247,55 +839,7 @@ def steps_1_rows_2(state: Device, logits: Tensor, guesses: Tensor) -> tuple[Tens
 
 
 @triton.jit
-def steps_1_rows_3_kernel(
-    logits_2_ptr,  # B, V
-    best_ptr,
-    words_ptr,
-    arrivals_ptr,
-    first_guess_ptr,  # B, written
-    draft_hidden_ptr,  # B, H, written
-    standing_ptr,  # B, H
-    to_target_ptr,
-    V,
-    standing_wide,
-    TILE: tl.constexpr,
-    PARTS: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    part = tl.program_id(1)
-    find_best(logits_2_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
-    if arrived_last(arrivals_ptr + row, PARTS):
-        word = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
-        guess = look_up(word, to_target_ptr)
-        tl.store(first_guess_ptr + row, guess)
-        copy_row(draft_hidden_ptr, standing_ptr, row, standing_wide)
-
-
-def steps_1_rows_3(state: Device, drafter: Draft, logits_2: Tensor, standing: Tensor) -> None:
-    """Launch steps_1_rows_3_kernel, PARTS programs a request."""
-    requests = logits_2.shape[0]
-    logits_2 = logits_2.contiguous()
-    best = torch.empty(requests, PARTS, device=logits_2.device)
-    words = torch.empty_like(best, dtype=torch.int64)
-    standing = standing.contiguous()
-    steps_1_rows_3_kernel[(requests, PARTS)](
-        logits_2,
-        best,
-        words,
-        state.arrivals,
-        state.first_guess,
-        state.draft_hidden,
-        standing,
-        drafter.to_target,
-        logits_2.shape[-1],
-        standing.shape[-1],
-        TILE=TILE,
-        PARTS=PARTS,
-    )
-
-
-@triton.jit
-def steps_0_rows_1_kernel(
+def steps_0_keep_output_tokens_kernel(
     verified_ptr,  # B, 1
     seq_lens_ptr,  # B
     output_tokens_ptr,  # B, W, written
@@ -1305,7 +849,7 @@ def steps_0_rows_1_kernel(
     W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0)
     lane = tl.arange(0, BLOCK)
     verified = tl.load(verified_ptr + row * 1 + lane, mask=lane < 1, other=-1)
     seq_lens = tl.load(seq_lens_ptr + row)
@@ -1320,11 +864,11 @@ def steps_0_rows_1_kernel(
     tl.store(starts_out_ptr + row, starts)
 
 
-def steps_0_rows_1(state: Device, verified: Tensor) -> Tensor:
-    """Launch steps_0_rows_1_kernel, one program a request."""
+def steps_0_keep_output_tokens(state: Device, verified: Tensor) -> Tensor:
+    """Launch steps_0_keep_output_tokens_kernel, one program a request."""
     requests = verified.shape[0]
     starts = torch.empty(requests, dtype=torch.int64, device=verified.device)
-    steps_0_rows_1_kernel[(requests,)](
+    steps_0_keep_output_tokens_kernel[(requests,)](
         verified,
         state.seq_lens,
         state.output_tokens,
@@ -1335,127 +879,6 @@ def steps_0_rows_1(state: Device, verified: Tensor) -> Tensor:
         BLOCK=8,
     )
     return starts
-
-
-@triton.jit
-def steps_0_rows_2_kernel(
-    logits_2_ptr,  # B, V
-    best_ptr,
-    words_ptr,
-    arrivals_ptr,
-    first_guess_ptr,  # B, written
-    draft_hidden_ptr,  # B, H, written
-    standing_ptr,  # B, H
-    to_target_ptr,
-    V,
-    standing_wide,
-    TILE: tl.constexpr,
-    PARTS: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    part = tl.program_id(1)
-    find_best(logits_2_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
-    if arrived_last(arrivals_ptr + row, PARTS):
-        word = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
-        guess = look_up(word, to_target_ptr)
-        tl.store(first_guess_ptr + row, guess)
-        copy_row(draft_hidden_ptr, standing_ptr, row, standing_wide)
-
-
-def steps_0_rows_2(state: Device, drafter: Draft, logits_2: Tensor, standing: Tensor) -> None:
-    """Launch steps_0_rows_2_kernel, PARTS programs a request."""
-    requests = logits_2.shape[0]
-    logits_2 = logits_2.contiguous()
-    best = torch.empty(requests, PARTS, device=logits_2.device)
-    words = torch.empty_like(best, dtype=torch.int64)
-    standing = standing.contiguous()
-    steps_0_rows_2_kernel[(requests, PARTS)](
-        logits_2,
-        best,
-        words,
-        state.arrivals,
-        state.first_guess,
-        state.draft_hidden,
-        standing,
-        drafter.to_target,
-        logits_2.shape[-1],
-        standing.shape[-1],
-        TILE=TILE,
-        PARTS=PARTS,
-    )
-
-
-def step(target: Target, drafter: Draft, state: Device) -> None:
-    """One captured step: 7 guesses are verified. 8 launches outside the forwards."""
-    # shapes given: [B, V], [B, H]
-    logits, hidden = drafter.decode_hidden(state.first_guess, state.draft_hidden, state.seq_lens)
-    guess, position = rows_1(state, drafter, logits)  # [B], [B]
-    logits_2, hidden_2 = drafter.decode_hidden(guess, hidden, position)  # [B, V], [B, H]
-    guess_2, position_2 = rows_2(state, drafter, logits_2)  # [B], [B]
-    logits_3, hidden_3 = drafter.decode_hidden(guess_2, hidden_2, position_2)  # [B, V], [B, H]
-    guess_3, position_3 = rows_3(state, drafter, logits_3)  # [B], [B]
-    logits_4, hidden_4 = drafter.decode_hidden(guess_3, hidden_3, position_3)  # [B, V], [B, H]
-    guess_4, position_4 = rows_4(state, drafter, logits_4)  # [B], [B]
-    logits_5, hidden_5 = drafter.decode_hidden(guess_4, hidden_4, position_4)  # [B, V], [B, H]
-    guess_5, position_5 = rows_5(state, drafter, logits_5)  # [B], [B]
-    logits_6, _hidden_6 = drafter.decode_hidden(guess_5, hidden_5, position_5)  # [B, V], [B, H]
-    # shapes given: [B, K7], [B, W7]
-    guesses, tokens = rows_6(state, drafter, logits_6, guess, guess_2, guess_3, guess_4, guess_5)
-    logits_7, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W7, V], [B, W7, n * H]
-    verified, accept_len, starts = rows_7(state, logits_7, guesses)  # [B, W7], [B], [B]
-    logits_8, standing = drafter.extend_hidden(verified, taps, starts, accept_len)  # [B, V], [B, H]
-    rows_8(state, drafter, logits_8, standing)
-
-
-def step_steps_5(target: Target, drafter: Draft, state: Device) -> None:
-    """One captured step: 5 guesses are verified. 6 launches outside the forwards."""
-    # shapes given: [B, V], [B, H]
-    logits, hidden = drafter.decode_hidden(state.first_guess, state.draft_hidden, state.seq_lens)
-    guess, position = steps_5_rows_1(state, drafter, logits)  # [B], [B]
-    logits_2, hidden_2 = drafter.decode_hidden(guess, hidden, position)  # [B, V], [B, H]
-    guess_2, position_2 = steps_5_rows_2(state, drafter, logits_2)  # [B], [B]
-    logits_3, hidden_3 = drafter.decode_hidden(guess_2, hidden_2, position_2)  # [B, V], [B, H]
-    guess_3, position_3 = steps_5_rows_3(state, drafter, logits_3)  # [B], [B]
-    logits_4, _hidden_4 = drafter.decode_hidden(guess_3, hidden_3, position_3)  # [B, V], [B, H]
-    # shapes given: [B, K5], [B, W5]
-    guesses, tokens = steps_5_rows_4(state, drafter, logits_4, guess, guess_2, guess_3)
-    logits_5, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W5, V], [B, W5, n * H]
-    verified, accept_len, starts = steps_5_rows_5(state, logits_5, guesses)  # [B, W5], [B], [B]
-    logits_6, standing = drafter.extend_hidden(verified, taps, starts, accept_len)  # [B, V], [B, H]
-    steps_5_rows_6(state, drafter, logits_6, standing)
-
-
-def step_steps_3(target: Target, drafter: Draft, state: Device) -> None:
-    """One captured step: 3 guesses are verified. 4 launches outside the forwards."""
-    # shapes given: [B, V], [B, H]
-    logits, hidden = drafter.decode_hidden(state.first_guess, state.draft_hidden, state.seq_lens)
-    guess, position = steps_3_rows_1(state, drafter, logits)  # [B], [B]
-    logits_2, _hidden_2 = drafter.decode_hidden(guess, hidden, position)  # [B, V], [B, H]
-    guesses, tokens = steps_3_rows_2(state, drafter, logits_2, guess)  # [B, K3], [B, W3]
-    logits_3, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W3, V], [B, W3, n * H]
-    verified, accept_len, starts = steps_3_rows_3(state, logits_3, guesses)  # [B, W3], [B], [B]
-    logits_4, standing = drafter.extend_hidden(verified, taps, starts, accept_len)  # [B, V], [B, H]
-    steps_3_rows_4(state, drafter, logits_4, standing)
-
-
-def step_steps_1(target: Target, drafter: Draft, state: Device) -> None:
-    """One captured step: 1 guess is verified. 3 launches outside the forwards."""
-    guesses, tokens = steps_1_rows_1(state)  # [B, K1], [B, W1]
-    logits, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W1, V], [B, W1, n * H]
-    verified, accept_len, starts = steps_1_rows_2(state, logits, guesses)  # [B, W1], [B], [B]
-    logits_2, standing = drafter.extend_hidden(verified, taps, starts, accept_len)  # [B, V], [B, H]
-    steps_1_rows_3(state, drafter, logits_2, standing)
-
-
-def step_steps_0(target: Target, drafter: Draft, state: Device) -> None:
-    """One captured step: one position is verified. 3 launches outside the forwards."""
-    tokens = state.bonus_token[:, None]  # [B, 1]
-    logits, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, 1, V], [B, 1, n * H]
-    verified = best_token(logits)  # [B, 1]
-    starts = steps_0_rows_1(state, verified)  # [B]
-    # shapes given: [B, V], [B, H]
-    logits_2, standing = drafter.extend_hidden(verified, taps, starts, state.accept_len)
-    steps_0_rows_2(state, drafter, logits_2, standing)
 
 
 VARIANTS = {

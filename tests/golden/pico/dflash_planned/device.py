@@ -1,8 +1,9 @@
 """pico/dflash_planned: the step of step.py as a device runs it.
 
-Loops are unrolled and phases run on; what lies between two forwards is one kernel wherever one
-program a request can do it. Every value of a kernel stays in registers, a request's row as a vector
-of BLOCK lanes.
+The step stands first, then its kernels. Loops are unrolled and phases run on; what lies between
+two forwards is one kernel wherever one program a request can do it, named after what it keeps in
+the state, else after what it makes. Every value of a kernel stays in registers, a request's row as
+a vector of BLOCK lanes.
 """
 
 from __future__ import annotations
@@ -27,9 +28,12 @@ TILE = 2048  # logits that one of them looks at at once
 
 @dataclass
 class Device(State):
-    """The state of a step, and what only a device keeps."""
+    """The state of a step, and what only a device keeps.
 
-    arrivals: Tensor  # [B]     programs of a request that are done; 0 between two launches
+    Of the programs that look for the best of a request's logits, the one that arrives last goes on.
+    """
+
+    arrivals: Tensor  # [B]     programs of a request that have arrived; 0 between two launches
 
     @classmethod
     def new(cls, rows: int, device: str) -> Device:
@@ -42,13 +46,33 @@ class Device(State):
         return Device(**vars(super().rows(count)), arrivals=self.arrivals[:count])
 
 
+def step(target: Target, drafter: Draft, state: Device, budget: int) -> None:
+    """One captured step: as many guesses are verified as the plan has room for.
+
+    5 launches outside the forwards.
+    """
+    block = mask_block(state.bonus_token, MASK_TOKEN, BLOCK_ROWS)  # [B, Q]
+    hidden = drafter.denoise(block, state.seq_lens)  # [B, Q, H]
+    rows = hidden[:, 1:]  # [B, K, H]
+    base = drafter.score(rows)  # [B, K, V]
+    verify_len = allocate(state.survival, budget)  # [B]
+    guesses, tokens = keep_verify_len(state, base, verify_len)  # [B, K], [B, W]
+    packed = pack(verify_len, budget, NUM_DRAFT_TOKENS)  # [G]
+    # shapes given: [B, W, V], [B, W, n * H]
+    logits, taps = target.verify_packed_taps(tokens, state.seq_lens, packed, TAPS)
+    starts = keep_output_tokens(state, logits, guesses, verify_len)  # [B]
+    drafter.inject(taps, starts, state.accept_len)
+
+
 @triton.jit
-def rows_1_kernel(
+def keep_verify_len_kernel(
     base_ptr,  # B, K, V
     best_ptr,
     words_ptr,
     arrivals_ptr,
+    verify_len_ptr,  # B
     bonus_token_ptr,  # B
+    state_verify_len_ptr,  # B, written
     guesses_out_ptr,  # B, K, written
     tokens_out_ptr,  # B, W, written
     V,
@@ -58,34 +82,38 @@ def rows_1_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
     for i in range(K):
         at = row * K + i
         find_best(base_ptr + at * V, best_ptr, words_ptr, at, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
         lane = tl.arange(0, BLOCK)
+        verify_len = tl.load(verify_len_ptr + row)
         bonus_token = tl.load(bonus_token_ptr + row)
         guesses = best_of_rows(best_ptr, words_ptr, row * K, lane, V, K, BLOCK, PARTS)
         tokens = window(bonus_token, guesses, lane)
+        tl.store(state_verify_len_ptr + row, verify_len)
         tl.store(guesses_out_ptr + row * K + lane, guesses, mask=lane < K)
         tl.store(tokens_out_ptr + row * W + lane, tokens, mask=lane < W)
 
 
-def rows_1(state: Device, base: Tensor) -> tuple[Tensor, Tensor]:
-    """Launch rows_1_kernel, PARTS programs a request."""
-    requests = state.bonus_token.shape[0]
+def keep_verify_len(state: Device, base: Tensor, verify_len: Tensor) -> tuple[Tensor, Tensor]:
+    """Launch keep_verify_len_kernel, PARTS programs a request."""
+    requests = verify_len.shape[0]
     base = base.contiguous()
-    best = torch.empty(requests * 7, PARTS, device=state.bonus_token.device)
+    best = torch.empty(requests * 7, PARTS, device=verify_len.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    guesses = torch.empty(requests, 7, dtype=torch.int64, device=state.bonus_token.device)
-    tokens = torch.empty(requests, 8, dtype=torch.int64, device=state.bonus_token.device)
-    rows_1_kernel[(requests, PARTS)](
+    guesses = torch.empty(requests, 7, dtype=torch.int64, device=verify_len.device)
+    tokens = torch.empty(requests, 8, dtype=torch.int64, device=verify_len.device)
+    keep_verify_len_kernel[(requests, PARTS)](
         base,
         best,
         words,
         state.arrivals,
+        verify_len,
         state.bonus_token,
+        state.verify_len,
         guesses,
         tokens,
         base.shape[-1],
@@ -99,26 +127,7 @@ def rows_1(state: Device, base: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @triton.jit
-def rows_2_kernel(
-    verify_len_ptr,  # B
-    state_verify_len_ptr,  # B, written
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    verify_len = tl.load(verify_len_ptr + row)
-    tl.store(state_verify_len_ptr + row, verify_len)
-
-
-def rows_2(state: Device, verify_len: Tensor) -> None:
-    """Launch rows_2_kernel, one program a request."""
-    requests = verify_len.shape[0]
-    rows_2_kernel[(requests,)](
-        verify_len,
-        state.verify_len,
-    )
-
-
-@triton.jit
-def rows_3_kernel(
+def keep_output_tokens_kernel(
     logits_ptr,  # B, W, V
     best_ptr,
     words_ptr,
@@ -137,7 +146,7 @@ def rows_3_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
     for i in range(W):
         at = row * W + i
@@ -161,14 +170,16 @@ def rows_3_kernel(
         tl.store(starts_out_ptr + row, starts)
 
 
-def rows_3(state: Device, logits: Tensor, guesses: Tensor, verify_len: Tensor) -> Tensor:
-    """Launch rows_3_kernel, PARTS programs a request."""
+def keep_output_tokens(
+    state: Device, logits: Tensor, guesses: Tensor, verify_len: Tensor
+) -> Tensor:
+    """Launch keep_output_tokens_kernel, PARTS programs a request."""
     requests = guesses.shape[0]
     logits = logits.contiguous()
     best = torch.empty(requests * 8, PARTS, device=guesses.device)
     words = torch.empty_like(best, dtype=torch.int64)
     starts = torch.empty(requests, dtype=torch.int64, device=guesses.device)
-    rows_3_kernel[(requests, PARTS)](
+    keep_output_tokens_kernel[(requests, PARTS)](
         logits,
         best,
         words,
@@ -190,26 +201,7 @@ def rows_3(state: Device, logits: Tensor, guesses: Tensor, verify_len: Tensor) -
     return starts
 
 
-def step(target: Target, drafter: Draft, state: Device, budget: int) -> None:
-    """One captured step: as many guesses are verified as the plan has room for.
-
-    6 launches outside the forwards.
-    """
-    block = mask_block(state.bonus_token, MASK_TOKEN, BLOCK_ROWS)  # [B, Q]
-    hidden = drafter.denoise(block, state.seq_lens)  # [B, Q, H]
-    rows = hidden[:, 1:]  # [B, K, H]
-    base = drafter.score(rows)  # [B, K, V]
-    guesses, tokens = rows_1(state, base)  # [B, K], [B, W]
-    verify_len = allocate(state.survival, budget)  # [B]
-    rows_2(state, verify_len)
-    packed = pack(verify_len, budget, NUM_DRAFT_TOKENS)  # [G]
-    # shapes given: [B, W, V], [B, W, n * H]
-    logits, taps = target.verify_packed_taps(tokens, state.seq_lens, packed, TAPS)
-    starts = rows_3(state, logits, guesses, verify_len)  # [B]
-    drafter.inject(taps, starts, state.accept_len)
-
-
 VARIANTS = {
     "ragged": step,
 }
-LAUNCHES = {"ragged": 6}
+LAUNCHES = {"ragged": 5}

@@ -1,8 +1,9 @@
 """pico/dspark_planned: the step of step.py as a device runs it.
 
-Loops are unrolled and phases run on; what lies between two forwards is one kernel wherever one
-program a request can do it. Every value of a kernel stays in registers, a request's row as a vector
-of BLOCK lanes.
+The step stands first, then its kernels. Loops are unrolled and phases run on; what lies between
+two forwards is one kernel wherever one program a request can do it, named after what it keeps in
+the state, else after what it makes. Every value of a kernel stays in registers, a request's row as
+a vector of BLOCK lanes.
 """
 
 from __future__ import annotations
@@ -33,9 +34,12 @@ TILE = 2048  # logits that one of them looks at at once
 
 @dataclass
 class Device(State):
-    """The state of a step, and what only a device keeps."""
+    """The state of a step, and what only a device keeps.
 
-    arrivals: Tensor  # [B]     programs of a request that are done; 0 between two launches
+    Of the programs that look for the best of a request's logits, the one that arrives last goes on.
+    """
+
+    arrivals: Tensor  # [B]     programs of a request that have arrived; 0 between two launches
 
     @classmethod
     def new(cls, rows: int, device: str) -> Device:
@@ -48,43 +52,82 @@ class Device(State):
         return Device(**vars(super().rows(count)), arrivals=self.arrivals[:count])
 
 
+def step(target: Target, drafter: Draft, state: Device, budget: int) -> None:
+    """One captured step: as many guesses are verified as the plan has room for.
+
+    14 launches outside the forwards.
+    """
+    block = mask_block(state.bonus_token, MASK_TOKEN, BLOCK_ROWS)  # [B, Q]
+    hidden = drafter.denoise(block, state.seq_lens)  # [B, Q, H]
+    base = drafter.score(hidden)  # [B, K, V]
+    bias = drafter.markov(state.bonus_token, hidden[:, 0])  # [B, V]
+    guess = make_guess(state, base, bias, 0)  # [B]
+    bias_2 = drafter.markov(guess, hidden[:, 1])  # [B, V]
+    guess_2 = make_guess(state, base, bias_2, 1)  # [B]
+    bias_3 = drafter.markov(guess_2, hidden[:, 2])  # [B, V]
+    guess_3 = make_guess(state, base, bias_3, 2)  # [B]
+    bias_4 = drafter.markov(guess_3, hidden[:, 3])  # [B, V]
+    guess_4 = make_guess(state, base, bias_4, 3)  # [B]
+    bias_5 = drafter.markov(guess_4, hidden[:, 4])  # [B, V]
+    guess_5 = make_guess(state, base, bias_5, 4)  # [B]
+    bias_6 = drafter.markov(guess_5, hidden[:, 5])  # [B, V]
+    guess_6 = make_guess(state, base, bias_6, 5)  # [B]
+    bias_7 = drafter.markov(guess_6, hidden[:, 6])  # [B, V]
+    # shapes given: [B, K]
+    guesses = make_guesses(
+        state, base, bias_7, guess, guess_2, guess_3, guess_4, guess_5, guess_6, 6
+    )
+    trust = drafter.trust(hidden, state.bonus_token, guesses)  # [B, K]
+    keep_trust(state, trust)
+    survival = survivals(trust, TEMPERATURES)  # [B, K]
+    verify_len = allocate(survival, budget)  # [B]
+    tokens = keep_verify_len(state, guesses, verify_len)  # [B, W]
+    packed = pack(verify_len, budget, NUM_DRAFT_TOKENS)  # [G]
+    # shapes given: [B, W, V], [B, W, n * H]
+    logits_8, taps = target.verify_packed_taps(tokens, state.seq_lens, packed, TAPS)
+    starts = keep_output_tokens(state, logits_8, guesses, verify_len)  # [B]
+    drafter.inject(taps, starts, state.accept_len)
+
+
 @triton.jit
-def rows_1_kernel(
+def make_guess_kernel(
     base_ptr,  # B, K, V
     bias_ptr,  # B, V
     best_ptr,
     words_ptr,
     arrivals_ptr,
     guess_out_ptr,  # B, written
+    turn,
     V,
     base_rows,
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
-    mine = base_ptr + (row * base_rows + 0) * V
+    mine = base_ptr + (row * base_rows + turn) * V
     find_best_sum(mine, bias_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS, True)
     if arrived_last(arrivals_ptr + row, PARTS):
         guess = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
         tl.store(guess_out_ptr + row, guess)
 
 
-def rows_1(state: Device, base: Tensor, bias: Tensor) -> Tensor:
-    """Launch rows_1_kernel, PARTS programs a request."""
+def make_guess(state: Device, base: Tensor, bias: Tensor, turn: int) -> Tensor:
+    """Launch make_guess_kernel, PARTS programs a request."""
     requests = base.shape[0]
     base = base.contiguous()
     bias = bias.contiguous()
     best = torch.empty(requests, PARTS, device=base.device)
     words = torch.empty_like(best, dtype=torch.int64)
     guess = torch.empty(requests, dtype=torch.int64, device=base.device)
-    rows_1_kernel[(requests, PARTS)](
+    make_guess_kernel[(requests, PARTS)](
         base,
         bias,
         best,
         words,
         state.arrivals,
         guess,
+        turn,
         base.shape[-1],
         base.shape[1],
         TILE=TILE,
@@ -94,234 +137,9 @@ def rows_1(state: Device, base: Tensor, bias: Tensor) -> Tensor:
 
 
 @triton.jit
-def rows_2_kernel(
+def make_guesses_kernel(
     base_ptr,  # B, K, V
-    bias_2_ptr,  # B, V
-    best_ptr,
-    words_ptr,
-    arrivals_ptr,
-    guess_2_out_ptr,  # B, written
-    V,
-    base_rows,
-    TILE: tl.constexpr,
-    PARTS: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    part = tl.program_id(1)
-    mine = base_ptr + (row * base_rows + 1) * V
-    find_best_sum(mine, bias_2_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS, True)
-    if arrived_last(arrivals_ptr + row, PARTS):
-        guess_2 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
-        tl.store(guess_2_out_ptr + row, guess_2)
-
-
-def rows_2(state: Device, base: Tensor, bias_2: Tensor) -> Tensor:
-    """Launch rows_2_kernel, PARTS programs a request."""
-    requests = base.shape[0]
-    base = base.contiguous()
-    bias_2 = bias_2.contiguous()
-    best = torch.empty(requests, PARTS, device=base.device)
-    words = torch.empty_like(best, dtype=torch.int64)
-    guess_2 = torch.empty(requests, dtype=torch.int64, device=base.device)
-    rows_2_kernel[(requests, PARTS)](
-        base,
-        bias_2,
-        best,
-        words,
-        state.arrivals,
-        guess_2,
-        base.shape[-1],
-        base.shape[1],
-        TILE=TILE,
-        PARTS=PARTS,
-    )
-    return guess_2
-
-
-@triton.jit
-def rows_3_kernel(
-    base_ptr,  # B, K, V
-    bias_3_ptr,  # B, V
-    best_ptr,
-    words_ptr,
-    arrivals_ptr,
-    guess_3_out_ptr,  # B, written
-    V,
-    base_rows,
-    TILE: tl.constexpr,
-    PARTS: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    part = tl.program_id(1)
-    mine = base_ptr + (row * base_rows + 2) * V
-    find_best_sum(mine, bias_3_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS, True)
-    if arrived_last(arrivals_ptr + row, PARTS):
-        guess_3 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
-        tl.store(guess_3_out_ptr + row, guess_3)
-
-
-def rows_3(state: Device, base: Tensor, bias_3: Tensor) -> Tensor:
-    """Launch rows_3_kernel, PARTS programs a request."""
-    requests = base.shape[0]
-    base = base.contiguous()
-    bias_3 = bias_3.contiguous()
-    best = torch.empty(requests, PARTS, device=base.device)
-    words = torch.empty_like(best, dtype=torch.int64)
-    guess_3 = torch.empty(requests, dtype=torch.int64, device=base.device)
-    rows_3_kernel[(requests, PARTS)](
-        base,
-        bias_3,
-        best,
-        words,
-        state.arrivals,
-        guess_3,
-        base.shape[-1],
-        base.shape[1],
-        TILE=TILE,
-        PARTS=PARTS,
-    )
-    return guess_3
-
-
-@triton.jit
-def rows_4_kernel(
-    base_ptr,  # B, K, V
-    bias_4_ptr,  # B, V
-    best_ptr,
-    words_ptr,
-    arrivals_ptr,
-    guess_4_out_ptr,  # B, written
-    V,
-    base_rows,
-    TILE: tl.constexpr,
-    PARTS: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    part = tl.program_id(1)
-    mine = base_ptr + (row * base_rows + 3) * V
-    find_best_sum(mine, bias_4_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS, True)
-    if arrived_last(arrivals_ptr + row, PARTS):
-        guess_4 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
-        tl.store(guess_4_out_ptr + row, guess_4)
-
-
-def rows_4(state: Device, base: Tensor, bias_4: Tensor) -> Tensor:
-    """Launch rows_4_kernel, PARTS programs a request."""
-    requests = base.shape[0]
-    base = base.contiguous()
-    bias_4 = bias_4.contiguous()
-    best = torch.empty(requests, PARTS, device=base.device)
-    words = torch.empty_like(best, dtype=torch.int64)
-    guess_4 = torch.empty(requests, dtype=torch.int64, device=base.device)
-    rows_4_kernel[(requests, PARTS)](
-        base,
-        bias_4,
-        best,
-        words,
-        state.arrivals,
-        guess_4,
-        base.shape[-1],
-        base.shape[1],
-        TILE=TILE,
-        PARTS=PARTS,
-    )
-    return guess_4
-
-
-@triton.jit
-def rows_5_kernel(
-    base_ptr,  # B, K, V
-    bias_5_ptr,  # B, V
-    best_ptr,
-    words_ptr,
-    arrivals_ptr,
-    guess_5_out_ptr,  # B, written
-    V,
-    base_rows,
-    TILE: tl.constexpr,
-    PARTS: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    part = tl.program_id(1)
-    mine = base_ptr + (row * base_rows + 4) * V
-    find_best_sum(mine, bias_5_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS, True)
-    if arrived_last(arrivals_ptr + row, PARTS):
-        guess_5 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
-        tl.store(guess_5_out_ptr + row, guess_5)
-
-
-def rows_5(state: Device, base: Tensor, bias_5: Tensor) -> Tensor:
-    """Launch rows_5_kernel, PARTS programs a request."""
-    requests = base.shape[0]
-    base = base.contiguous()
-    bias_5 = bias_5.contiguous()
-    best = torch.empty(requests, PARTS, device=base.device)
-    words = torch.empty_like(best, dtype=torch.int64)
-    guess_5 = torch.empty(requests, dtype=torch.int64, device=base.device)
-    rows_5_kernel[(requests, PARTS)](
-        base,
-        bias_5,
-        best,
-        words,
-        state.arrivals,
-        guess_5,
-        base.shape[-1],
-        base.shape[1],
-        TILE=TILE,
-        PARTS=PARTS,
-    )
-    return guess_5
-
-
-@triton.jit
-def rows_6_kernel(
-    base_ptr,  # B, K, V
-    bias_6_ptr,  # B, V
-    best_ptr,
-    words_ptr,
-    arrivals_ptr,
-    guess_6_out_ptr,  # B, written
-    V,
-    base_rows,
-    TILE: tl.constexpr,
-    PARTS: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    part = tl.program_id(1)
-    mine = base_ptr + (row * base_rows + 5) * V
-    find_best_sum(mine, bias_6_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS, True)
-    if arrived_last(arrivals_ptr + row, PARTS):
-        guess_6 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
-        tl.store(guess_6_out_ptr + row, guess_6)
-
-
-def rows_6(state: Device, base: Tensor, bias_6: Tensor) -> Tensor:
-    """Launch rows_6_kernel, PARTS programs a request."""
-    requests = base.shape[0]
-    base = base.contiguous()
-    bias_6 = bias_6.contiguous()
-    best = torch.empty(requests, PARTS, device=base.device)
-    words = torch.empty_like(best, dtype=torch.int64)
-    guess_6 = torch.empty(requests, dtype=torch.int64, device=base.device)
-    rows_6_kernel[(requests, PARTS)](
-        base,
-        bias_6,
-        best,
-        words,
-        state.arrivals,
-        guess_6,
-        base.shape[-1],
-        base.shape[1],
-        TILE=TILE,
-        PARTS=PARTS,
-    )
-    return guess_6
-
-
-@triton.jit
-def rows_7_kernel(
-    base_ptr,  # B, K, V
-    bias_7_ptr,  # B, V
+    bias_ptr,  # B, V
     best_ptr,
     words_ptr,
     arrivals_ptr,
@@ -332,6 +150,7 @@ def rows_7_kernel(
     guess_5_ptr,  # B
     guess_6_ptr,  # B
     guesses_out_ptr,  # B, K, written
+    turn,
     V,
     base_rows,
     K: tl.constexpr,
@@ -339,10 +158,10 @@ def rows_7_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
-    mine = base_ptr + (row * base_rows + 6) * V
-    find_best_sum(mine, bias_7_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS, True)
+    mine = base_ptr + (row * base_rows + turn) * V
+    find_best_sum(mine, bias_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS, True)
     if arrived_last(arrivals_ptr + row, PARTS):
         lane = tl.arange(0, BLOCK)
         guess = tl.load(guess_ptr + row)
@@ -363,27 +182,28 @@ def rows_7_kernel(
         tl.store(guesses_out_ptr + row * K + lane, guesses, mask=lane < K)
 
 
-def rows_7(
+def make_guesses(
     state: Device,
     base: Tensor,
-    bias_7: Tensor,
+    bias: Tensor,
     guess: Tensor,
     guess_2: Tensor,
     guess_3: Tensor,
     guess_4: Tensor,
     guess_5: Tensor,
     guess_6: Tensor,
+    turn: int,
 ) -> Tensor:
-    """Launch rows_7_kernel, PARTS programs a request."""
+    """Launch make_guesses_kernel, PARTS programs a request."""
     requests = guess.shape[0]
     base = base.contiguous()
-    bias_7 = bias_7.contiguous()
+    bias = bias.contiguous()
     best = torch.empty(requests, PARTS, device=guess.device)
     words = torch.empty_like(best, dtype=torch.int64)
     guesses = torch.empty(requests, 7, dtype=torch.int64, device=guess.device)
-    rows_7_kernel[(requests, PARTS)](
+    make_guesses_kernel[(requests, PARTS)](
         base,
-        bias_7,
+        bias,
         best,
         words,
         state.arrivals,
@@ -394,6 +214,7 @@ def rows_7(
         guess_5,
         guess_6,
         guesses,
+        turn,
         base.shape[-1],
         base.shape[1],
         K=7,
@@ -405,22 +226,22 @@ def rows_7(
 
 
 @triton.jit
-def rows_8_kernel(
+def keep_trust_kernel(
     trust_ptr,  # B, K
     state_trust_ptr,  # B, K, written
     K: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0)
     lane = tl.arange(0, BLOCK)
     trust = tl.load(trust_ptr + row * K + lane, mask=lane < K, other=-1)
     tl.store(state_trust_ptr + row * K + lane, trust, mask=lane < K)
 
 
-def rows_8(state: Device, trust: Tensor) -> None:
-    """Launch rows_8_kernel, one program a request."""
+def keep_trust(state: Device, trust: Tensor) -> None:
+    """Launch keep_trust_kernel, one program a request."""
     requests = trust.shape[0]
-    rows_8_kernel[(requests,)](
+    keep_trust_kernel[(requests,)](
         trust,
         state.trust,
         K=7,
@@ -429,29 +250,35 @@ def rows_8(state: Device, trust: Tensor) -> None:
 
 
 @triton.jit
-def rows_9_kernel(
+def keep_verify_len_kernel(
     guesses_ptr,  # B, K
+    verify_len_ptr,  # B
     bonus_token_ptr,  # B
+    state_verify_len_ptr,  # B, written
     tokens_out_ptr,  # B, W, written
     K: tl.constexpr,
     W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0)
     lane = tl.arange(0, BLOCK)
     guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
+    verify_len = tl.load(verify_len_ptr + row)
     bonus_token = tl.load(bonus_token_ptr + row)
     tokens = window(bonus_token, guesses, lane)
+    tl.store(state_verify_len_ptr + row, verify_len)
     tl.store(tokens_out_ptr + row * W + lane, tokens, mask=lane < W)
 
 
-def rows_9(state: Device, guesses: Tensor) -> Tensor:
-    """Launch rows_9_kernel, one program a request."""
+def keep_verify_len(state: Device, guesses: Tensor, verify_len: Tensor) -> Tensor:
+    """Launch keep_verify_len_kernel, one program a request."""
     requests = guesses.shape[0]
     tokens = torch.empty(requests, 8, dtype=torch.int64, device=guesses.device)
-    rows_9_kernel[(requests,)](
+    keep_verify_len_kernel[(requests,)](
         guesses,
+        verify_len,
         state.bonus_token,
+        state.verify_len,
         tokens,
         K=7,
         W=8,
@@ -461,27 +288,8 @@ def rows_9(state: Device, guesses: Tensor) -> Tensor:
 
 
 @triton.jit
-def rows_10_kernel(
-    verify_len_ptr,  # B
-    state_verify_len_ptr,  # B, written
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    verify_len = tl.load(verify_len_ptr + row)
-    tl.store(state_verify_len_ptr + row, verify_len)
-
-
-def rows_10(state: Device, verify_len: Tensor) -> None:
-    """Launch rows_10_kernel, one program a request."""
-    requests = verify_len.shape[0]
-    rows_10_kernel[(requests,)](
-        verify_len,
-        state.verify_len,
-    )
-
-
-@triton.jit
-def rows_11_kernel(
-    logits_8_ptr,  # B, W, V
+def keep_output_tokens_kernel(
+    logits_ptr,  # B, W, V
     best_ptr,
     words_ptr,
     arrivals_ptr,
@@ -499,11 +307,11 @@ def rows_11_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
     for i in range(W):
         at = row * W + i
-        find_best(logits_8_ptr + at * V, best_ptr, words_ptr, at, part, V, TILE, PARTS)
+        find_best(logits_ptr + at * V, best_ptr, words_ptr, at, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
         lane = tl.arange(0, BLOCK)
         guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
@@ -523,15 +331,17 @@ def rows_11_kernel(
         tl.store(starts_out_ptr + row, starts)
 
 
-def rows_11(state: Device, logits_8: Tensor, guesses: Tensor, verify_len: Tensor) -> Tensor:
-    """Launch rows_11_kernel, PARTS programs a request."""
+def keep_output_tokens(
+    state: Device, logits: Tensor, guesses: Tensor, verify_len: Tensor
+) -> Tensor:
+    """Launch keep_output_tokens_kernel, PARTS programs a request."""
     requests = guesses.shape[0]
-    logits_8 = logits_8.contiguous()
+    logits = logits.contiguous()
     best = torch.empty(requests * 8, PARTS, device=guesses.device)
     words = torch.empty_like(best, dtype=torch.int64)
     starts = torch.empty(requests, dtype=torch.int64, device=guesses.device)
-    rows_11_kernel[(requests, PARTS)](
-        logits_8,
+    keep_output_tokens_kernel[(requests, PARTS)](
+        logits,
         best,
         words,
         state.arrivals,
@@ -542,7 +352,7 @@ def rows_11(state: Device, logits_8: Tensor, guesses: Tensor, verify_len: Tensor
         state.bonus_token,
         state.accept_len,
         starts,
-        logits_8.shape[-1],
+        logits.shape[-1],
         K=7,
         W=8,
         TILE=TILE,
@@ -552,43 +362,7 @@ def rows_11(state: Device, logits_8: Tensor, guesses: Tensor, verify_len: Tensor
     return starts
 
 
-def step(target: Target, drafter: Draft, state: Device, budget: int) -> None:
-    """One captured step: as many guesses are verified as the plan has room for.
-
-    15 launches outside the forwards.
-    """
-    block = mask_block(state.bonus_token, MASK_TOKEN, BLOCK_ROWS)  # [B, Q]
-    hidden = drafter.denoise(block, state.seq_lens)  # [B, Q, H]
-    base = drafter.score(hidden)  # [B, K, V]
-    bias = drafter.markov(state.bonus_token, hidden[:, 0])  # [B, V]
-    guess = rows_1(state, base, bias)  # [B]
-    bias_2 = drafter.markov(guess, hidden[:, 1])  # [B, V]
-    guess_2 = rows_2(state, base, bias_2)  # [B]
-    bias_3 = drafter.markov(guess_2, hidden[:, 2])  # [B, V]
-    guess_3 = rows_3(state, base, bias_3)  # [B]
-    bias_4 = drafter.markov(guess_3, hidden[:, 3])  # [B, V]
-    guess_4 = rows_4(state, base, bias_4)  # [B]
-    bias_5 = drafter.markov(guess_4, hidden[:, 4])  # [B, V]
-    guess_5 = rows_5(state, base, bias_5)  # [B]
-    bias_6 = drafter.markov(guess_5, hidden[:, 5])  # [B, V]
-    guess_6 = rows_6(state, base, bias_6)  # [B]
-    bias_7 = drafter.markov(guess_6, hidden[:, 6])  # [B, V]
-    # shapes given: [B, K]
-    guesses = rows_7(state, base, bias_7, guess, guess_2, guess_3, guess_4, guess_5, guess_6)
-    trust = drafter.trust(hidden, state.bonus_token, guesses)  # [B, K]
-    rows_8(state, trust)
-    survival = survivals(trust, TEMPERATURES)  # [B, K]
-    tokens = rows_9(state, guesses)  # [B, W]
-    verify_len = allocate(survival, budget)  # [B]
-    rows_10(state, verify_len)
-    packed = pack(verify_len, budget, NUM_DRAFT_TOKENS)  # [G]
-    # shapes given: [B, W, V], [B, W, n * H]
-    logits_8, taps = target.verify_packed_taps(tokens, state.seq_lens, packed, TAPS)
-    starts = rows_11(state, logits_8, guesses, verify_len)  # [B]
-    drafter.inject(taps, starts, state.accept_len)
-
-
 VARIANTS = {
     "ragged": step,
 }
-LAUNCHES = {"ragged": 15}
+LAUNCHES = {"ragged": 14}

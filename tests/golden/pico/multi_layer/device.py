@@ -1,8 +1,9 @@
 """pico/multi_layer: the step of step.py as a device runs it.
 
-Loops are unrolled and phases run on; what lies between two forwards is one kernel wherever one
-program a request can do it. Every value of a kernel stays in registers, a request's row as a vector
-of BLOCK lanes.
+The step stands first, then its kernels. Loops are unrolled and phases run on; what lies between
+two forwards is one kernel wherever one program a request can do it, named after what it keeps in
+the state, else after what it makes. Every value of a kernel stays in registers, a request's row as
+a vector of BLOCK lanes.
 """
 
 from __future__ import annotations
@@ -27,9 +28,12 @@ TILE = 2048  # logits that one of them looks at at once
 
 @dataclass
 class Device(State):
-    """The state of a step, and what only a device keeps."""
+    """The state of a step, and what only a device keeps.
 
-    arrivals: Tensor  # [B]     programs of a request that are done; 0 between two launches
+    Of the programs that look for the best of a request's logits, the one that arrives last goes on.
+    """
+
+    arrivals: Tensor  # [B]     programs of a request that have arrived; 0 between two launches
 
     @classmethod
     def new(cls, rows: int, device: str) -> Device:
@@ -42,8 +46,30 @@ class Device(State):
         return Device(**vars(super().rows(count)), arrivals=self.arrivals[:count])
 
 
+def step(target: Target, drafter: Draft, state: Device) -> None:
+    """One captured step: all guesses are verified. 14 launches outside the forwards."""
+    tokens = make_tokens(state)  # [B, W]
+    logits, hidden = target.verify_hidden(tokens, state.seq_lens)  # [B, W, V], [B, W, H]
+    verified, accept_len, starts = keep_output_tokens(state, logits)  # [B, W], [B], [B]
+    ids = torch.cat([state.recent_tokens, verified], dim=1)  # [B, R + W]
+    beside = torch.cat([state.recent_hidden, hidden], dim=1)  # [B, R + W, H]
+    recent = slide(ids, accept_len, NUM_RECENT)  # [B, R]
+    at, rows = make_at(starts, accept_len)  # [B], [B]
+    state.recent_tokens.copy_(recent)
+    recent_hidden = slide(beside, accept_len, NUM_RECENT)  # [B, R, H]
+    state.recent_hidden.copy_(recent_hidden)
+    logits_2 = drafter.extend_layer(ids, beside, at, rows, 0)  # [B, V]
+    guess = make_guess(state, logits_2)  # [B]
+    ids_2 = rotate(ids, rows, guess)  # [B, R + W]
+    logits_3 = drafter.extend_layer(ids_2, beside, at, rows, 1)  # [B, V]
+    guess_2 = make_guess(state, logits_3)  # [B]
+    ids_3 = rotate(ids_2, rows, guess_2)  # [B, R + W]
+    logits_4 = drafter.extend_layer(ids_3, beside, at, rows, 2)  # [B, V]
+    keep_words_ahead(state, logits_4, guess, guess_2)
+
+
 @triton.jit
-def rows_1_kernel(
+def make_tokens_kernel(
     bonus_token_ptr,  # B
     words_ahead_ptr,  # B, K
     tokens_out_ptr,  # B, W, written
@@ -51,7 +77,7 @@ def rows_1_kernel(
     W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0)
     lane = tl.arange(0, BLOCK)
     bonus_token = tl.load(bonus_token_ptr + row)
     words_ahead = tl.load(words_ahead_ptr + row * K + lane, mask=lane < K, other=-1)
@@ -59,11 +85,11 @@ def rows_1_kernel(
     tl.store(tokens_out_ptr + row * W + lane, tokens, mask=lane < W)
 
 
-def rows_1(state: Device) -> Tensor:
-    """Launch rows_1_kernel, one program a request."""
+def make_tokens(state: Device) -> Tensor:
+    """Launch make_tokens_kernel, one program a request."""
     requests = state.bonus_token.shape[0]
     tokens = torch.empty(requests, 4, dtype=torch.int64, device=state.bonus_token.device)
-    rows_1_kernel[(requests,)](
+    make_tokens_kernel[(requests,)](
         state.bonus_token,
         state.words_ahead,
         tokens,
@@ -75,7 +101,7 @@ def rows_1(state: Device) -> Tensor:
 
 
 @triton.jit
-def rows_2_kernel(
+def keep_output_tokens_kernel(
     logits_ptr,  # B, W, V
     best_ptr,
     words_ptr,
@@ -95,7 +121,7 @@ def rows_2_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
     for i in range(W):
         at = row * W + i
@@ -119,8 +145,8 @@ def rows_2_kernel(
         tl.store(starts_out_ptr + row, starts)
 
 
-def rows_2(state: Device, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Launch rows_2_kernel, PARTS programs a request."""
+def keep_output_tokens(state: Device, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Launch keep_output_tokens_kernel, PARTS programs a request."""
     requests = state.words_ahead.shape[0]
     logits = logits.contiguous()
     best = torch.empty(requests * 4, PARTS, device=state.words_ahead.device)
@@ -128,7 +154,7 @@ def rows_2(state: Device, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     verified = torch.empty(requests, 4, dtype=torch.int64, device=state.words_ahead.device)
     accept_len = torch.empty(requests, dtype=torch.int64, device=state.words_ahead.device)
     starts = torch.empty(requests, dtype=torch.int64, device=state.words_ahead.device)
-    rows_2_kernel[(requests, PARTS)](
+    keep_output_tokens_kernel[(requests, PARTS)](
         logits,
         best,
         words,
@@ -152,13 +178,13 @@ def rows_2(state: Device, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @triton.jit
-def rows_3_kernel(
+def make_at_kernel(
     starts_ptr,  # B
     accept_len_ptr,  # B
     at_out_ptr,  # B, written
     rows_out_ptr,  # B, written
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0)
     starts = tl.load(starts_ptr + row)
     accept_len = tl.load(accept_len_ptr + row)
     at = starts - 2
@@ -167,12 +193,12 @@ def rows_3_kernel(
     tl.store(rows_out_ptr + row, rows)
 
 
-def rows_3(starts: Tensor, accept_len: Tensor) -> tuple[Tensor, Tensor]:
-    """Launch rows_3_kernel, one program a request."""
+def make_at(starts: Tensor, accept_len: Tensor) -> tuple[Tensor, Tensor]:
+    """Launch make_at_kernel, one program a request."""
     requests = starts.shape[0]
     at = torch.empty(requests, dtype=torch.int64, device=starts.device)
     rows = torch.empty(requests, dtype=torch.int64, device=starts.device)
-    rows_3_kernel[(requests,)](
+    make_at_kernel[(requests,)](
         starts,
         accept_len,
         at,
@@ -182,8 +208,8 @@ def rows_3(starts: Tensor, accept_len: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @triton.jit
-def rows_4_kernel(
-    logits_2_ptr,  # B, V
+def make_guess_kernel(
+    logits_ptr,  # B, V
     best_ptr,
     words_ptr,
     arrivals_ptr,
@@ -192,28 +218,28 @@ def rows_4_kernel(
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
-    find_best(logits_2_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    find_best(logits_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
         guess = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
         tl.store(guess_out_ptr + row, guess)
 
 
-def rows_4(state: Device, logits_2: Tensor) -> Tensor:
-    """Launch rows_4_kernel, PARTS programs a request."""
-    requests = logits_2.shape[0]
-    logits_2 = logits_2.contiguous()
-    best = torch.empty(requests, PARTS, device=logits_2.device)
+def make_guess(state: Device, logits: Tensor) -> Tensor:
+    """Launch make_guess_kernel, PARTS programs a request."""
+    requests = logits.shape[0]
+    logits = logits.contiguous()
+    best = torch.empty(requests, PARTS, device=logits.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    guess = torch.empty(requests, dtype=torch.int64, device=logits_2.device)
-    rows_4_kernel[(requests, PARTS)](
-        logits_2,
+    guess = torch.empty(requests, dtype=torch.int64, device=logits.device)
+    make_guess_kernel[(requests, PARTS)](
+        logits,
         best,
         words,
         state.arrivals,
         guess,
-        logits_2.shape[-1],
+        logits.shape[-1],
         TILE=TILE,
         PARTS=PARTS,
     )
@@ -221,47 +247,8 @@ def rows_4(state: Device, logits_2: Tensor) -> Tensor:
 
 
 @triton.jit
-def rows_5_kernel(
-    logits_3_ptr,  # B, V
-    best_ptr,
-    words_ptr,
-    arrivals_ptr,
-    guess_2_out_ptr,  # B, written
-    V,
-    TILE: tl.constexpr,
-    PARTS: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    part = tl.program_id(1)
-    find_best(logits_3_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
-    if arrived_last(arrivals_ptr + row, PARTS):
-        guess_2 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
-        tl.store(guess_2_out_ptr + row, guess_2)
-
-
-def rows_5(state: Device, logits_3: Tensor) -> Tensor:
-    """Launch rows_5_kernel, PARTS programs a request."""
-    requests = logits_3.shape[0]
-    logits_3 = logits_3.contiguous()
-    best = torch.empty(requests, PARTS, device=logits_3.device)
-    words = torch.empty_like(best, dtype=torch.int64)
-    guess_2 = torch.empty(requests, dtype=torch.int64, device=logits_3.device)
-    rows_5_kernel[(requests, PARTS)](
-        logits_3,
-        best,
-        words,
-        state.arrivals,
-        guess_2,
-        logits_3.shape[-1],
-        TILE=TILE,
-        PARTS=PARTS,
-    )
-    return guess_2
-
-
-@triton.jit
-def rows_6_kernel(
-    logits_4_ptr,  # B, V
+def keep_words_ahead_kernel(
+    logits_ptr,  # B, V
     best_ptr,
     words_ptr,
     arrivals_ptr,
@@ -274,9 +261,9 @@ def rows_6_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
-    find_best(logits_4_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    find_best(logits_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
         lane = tl.arange(0, BLOCK)
         guess = tl.load(guess_ptr + row)
@@ -289,48 +276,26 @@ def rows_6_kernel(
         tl.store(words_ahead_ptr + row * K + lane, ahead, mask=lane < K)
 
 
-def rows_6(state: Device, logits_4: Tensor, guess: Tensor, guess_2: Tensor) -> None:
-    """Launch rows_6_kernel, PARTS programs a request."""
+def keep_words_ahead(state: Device, logits: Tensor, guess: Tensor, guess_2: Tensor) -> None:
+    """Launch keep_words_ahead_kernel, PARTS programs a request."""
     requests = guess.shape[0]
-    logits_4 = logits_4.contiguous()
+    logits = logits.contiguous()
     best = torch.empty(requests, PARTS, device=guess.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    rows_6_kernel[(requests, PARTS)](
-        logits_4,
+    keep_words_ahead_kernel[(requests, PARTS)](
+        logits,
         best,
         words,
         state.arrivals,
         guess,
         guess_2,
         state.words_ahead,
-        logits_4.shape[-1],
+        logits.shape[-1],
         K=3,
         TILE=TILE,
         PARTS=PARTS,
         BLOCK=4,
     )
-
-
-def step(target: Target, drafter: Draft, state: Device) -> None:
-    """One captured step: all guesses are verified. 14 launches outside the forwards."""
-    tokens = rows_1(state)  # [B, W]
-    logits, hidden = target.verify_hidden(tokens, state.seq_lens)  # [B, W, V], [B, W, H]
-    verified, accept_len, starts = rows_2(state, logits)  # [B, W], [B], [B]
-    ids = torch.cat([state.recent_tokens, verified], dim=1)  # [B, R + W]
-    beside = torch.cat([state.recent_hidden, hidden], dim=1)  # [B, R + W, H]
-    at, rows = rows_3(starts, accept_len)  # [B], [B]
-    recent = slide(ids, accept_len, NUM_RECENT)  # [B, R]
-    state.recent_tokens.copy_(recent)
-    recent_hidden = slide(beside, accept_len, NUM_RECENT)  # [B, R, H]
-    state.recent_hidden.copy_(recent_hidden)
-    logits_2 = drafter.extend_layer(ids, beside, at, rows, 0)  # [B, V]
-    guess = rows_4(state, logits_2)  # [B]
-    ids_2 = rotate(ids, rows, guess)  # [B, R + W]
-    logits_3 = drafter.extend_layer(ids_2, beside, at, rows, 1)  # [B, V]
-    guess_2 = rows_5(state, logits_3)  # [B]
-    ids_3 = rotate(ids_2, rows, guess_2)  # [B, R + W]
-    logits_4 = drafter.extend_layer(ids_3, beside, at, rows, 2)  # [B, V]
-    rows_6(state, logits_4, guess, guess_2)
 
 
 VARIANTS = {

@@ -1,8 +1,9 @@
 """pico/ngram: the step of step.py as a device runs it.
 
-Loops are unrolled and phases run on; what lies between two forwards is one kernel wherever one
-program a request can do it. Every value of a kernel stays in registers, a request's row as a vector
-of BLOCK lanes.
+The step stands first, then its kernels. Loops are unrolled and phases run on; what lies between
+two forwards is one kernel wherever one program a request can do it, named after what it keeps in
+the state, else after what it makes. Every value of a kernel stays in registers, a request's row as
+a vector of BLOCK lanes.
 """
 
 from __future__ import annotations
@@ -37,9 +38,12 @@ TILE = 2048  # logits that one of them looks at at once
 
 @dataclass
 class Device(State):
-    """The state of a step, and what only a device keeps."""
+    """The state of a step, and what only a device keeps.
 
-    arrivals: Tensor  # [B]     programs of a request that are done; 0 between two launches
+    Of the programs that look for the best of a request's logits, the one that arrives last goes on.
+    """
+
+    arrivals: Tensor  # [B]     programs of a request that have arrived; 0 between two launches
 
     @classmethod
     def new(cls, rows: int, device: str) -> Device:
@@ -52,8 +56,34 @@ class Device(State):
         return Device(**vars(super().rows(count)), arrivals=self.arrivals[:count])
 
 
+def step(target: Target, _drafter: object, state: Device) -> None:
+    """One captured step: all guesses are verified. 4 launches outside the forwards."""
+    depths, sees = tree_arrays(state.parents)  # [B, W], [B, W, W]
+    tokens = make_tokens(state)  # [B, W]
+    logits = target.verify_tree(tokens, state.seq_lens, depths, sees)  # [B, W, V]
+    path, starts = keep_output_tokens(state, logits)  # [B, W], [B]
+    target.move_accepted(path, starts)
+
+
+def step_narrow(target: Target, _drafter: object, state: Device) -> None:
+    """One captured step: a few guesses are verified. 4 launches outside the forwards."""
+    guesses, parents, tokens = narrow_make_guesses(state)  # [B, k], [B, k], [B, w]
+    depths, sees = tree_arrays(parents)  # [B, w], [B, w, w]
+    logits = target.verify_tree(tokens, state.seq_lens, depths, sees)  # [B, w, V]
+    path, starts = narrow_keep_output_tokens(state, logits, guesses, parents)  # [B, w], [B]
+    target.move_accepted(path, starts)
+
+
+def step_single(target: Target, _drafter: object, state: Device) -> None:
+    """One captured step: one position is verified. 2 launches outside the forwards."""
+    tokens = state.bonus_token[:, None]  # [B, 1]
+    logits = target.verify(tokens, state.seq_lens)  # [B, 1, V]
+    verified = best_token(logits)  # [B, 1]
+    single_keep_output_tokens(state, verified)
+
+
 @triton.jit
-def rows_1_kernel(
+def make_tokens_kernel(
     bonus_token_ptr,  # B
     guesses_ptr,  # B, K
     tokens_out_ptr,  # B, W, written
@@ -61,7 +91,7 @@ def rows_1_kernel(
     W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0)
     lane = tl.arange(0, BLOCK)
     bonus_token = tl.load(bonus_token_ptr + row)
     guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
@@ -69,11 +99,11 @@ def rows_1_kernel(
     tl.store(tokens_out_ptr + row * W + lane, tokens, mask=lane < W)
 
 
-def rows_1(state: Device) -> Tensor:
-    """Launch rows_1_kernel, one program a request."""
+def make_tokens(state: Device) -> Tensor:
+    """Launch make_tokens_kernel, one program a request."""
     requests = state.bonus_token.shape[0]
     tokens = torch.empty(requests, 12, dtype=torch.int64, device=state.bonus_token.device)
-    rows_1_kernel[(requests,)](
+    make_tokens_kernel[(requests,)](
         state.bonus_token,
         state.guesses,
         tokens,
@@ -85,7 +115,7 @@ def rows_1(state: Device) -> Tensor:
 
 
 @triton.jit
-def rows_2_kernel(
+def keep_output_tokens_kernel(
     logits_ptr,  # B, W, V
     best_ptr,
     words_ptr,
@@ -105,7 +135,7 @@ def rows_2_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
     for i in range(W):
         at = row * W + i
@@ -130,15 +160,15 @@ def rows_2_kernel(
         tl.store(starts_out_ptr + row, starts)
 
 
-def rows_2(state: Device, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Launch rows_2_kernel, PARTS programs a request."""
+def keep_output_tokens(state: Device, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Launch keep_output_tokens_kernel, PARTS programs a request."""
     requests = state.guesses.shape[0]
     logits = logits.contiguous()
     best = torch.empty(requests * 12, PARTS, device=state.guesses.device)
     words = torch.empty_like(best, dtype=torch.int64)
     path = torch.empty(requests, 12, dtype=torch.int64, device=state.guesses.device)
     starts = torch.empty(requests, dtype=torch.int64, device=state.guesses.device)
-    rows_2_kernel[(requests, PARTS)](
+    keep_output_tokens_kernel[(requests, PARTS)](
         logits,
         best,
         words,
@@ -162,7 +192,7 @@ def rows_2(state: Device, logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @triton.jit
-def narrow_rows_1_kernel(
+def narrow_make_guesses_kernel(
     guesses_ptr,  # B, K
     parents_ptr,  # B, K
     bonus_token_ptr,  # B
@@ -174,7 +204,7 @@ def narrow_rows_1_kernel(
     w: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0)
     lane = tl.arange(0, BLOCK)
     guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
     parents = tl.load(parents_ptr + row * K + lane, mask=lane < K, other=-1)
@@ -187,13 +217,13 @@ def narrow_rows_1_kernel(
     tl.store(tokens_out_ptr + row * w + lane, tokens, mask=lane < w)
 
 
-def narrow_rows_1(state: Device) -> tuple[Tensor, Tensor, Tensor]:
-    """Launch narrow_rows_1_kernel, one program a request."""
+def narrow_make_guesses(state: Device) -> tuple[Tensor, Tensor, Tensor]:
+    """Launch narrow_make_guesses_kernel, one program a request."""
     requests = state.guesses.shape[0]
     guesses = torch.empty(requests, 3, dtype=torch.int64, device=state.guesses.device)
     parents = torch.empty(requests, 3, dtype=torch.int64, device=state.guesses.device)
     tokens = torch.empty(requests, 4, dtype=torch.int64, device=state.guesses.device)
-    narrow_rows_1_kernel[(requests,)](
+    narrow_make_guesses_kernel[(requests,)](
         state.guesses,
         state.parents,
         state.bonus_token,
@@ -209,7 +239,7 @@ def narrow_rows_1(state: Device) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @triton.jit
-def narrow_rows_2_kernel(
+def narrow_keep_output_tokens_kernel(
     logits_ptr,  # B, w, V
     best_ptr,
     words_ptr,
@@ -230,7 +260,7 @@ def narrow_rows_2_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
     for i in range(w):
         at = row * w + i
@@ -256,17 +286,17 @@ def narrow_rows_2_kernel(
         tl.store(starts_out_ptr + row, starts)
 
 
-def narrow_rows_2(
+def narrow_keep_output_tokens(
     state: Device, logits: Tensor, guesses: Tensor, parents: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Launch narrow_rows_2_kernel, PARTS programs a request."""
+    """Launch narrow_keep_output_tokens_kernel, PARTS programs a request."""
     requests = guesses.shape[0]
     logits = logits.contiguous()
     best = torch.empty(requests * 4, PARTS, device=guesses.device)
     words = torch.empty_like(best, dtype=torch.int64)
     path = torch.empty(requests, 4, dtype=torch.int64, device=guesses.device)
     starts = torch.empty(requests, dtype=torch.int64, device=guesses.device)
-    narrow_rows_2_kernel[(requests, PARTS)](
+    narrow_keep_output_tokens_kernel[(requests, PARTS)](
         logits,
         best,
         words,
@@ -291,7 +321,7 @@ def narrow_rows_2(
 
 
 @triton.jit
-def single_rows_1_kernel(
+def single_keep_output_tokens_kernel(
     verified_ptr,  # B, 1
     seq_lens_ptr,  # B
     output_tokens_ptr,  # B, W, written
@@ -300,7 +330,7 @@ def single_rows_1_kernel(
     W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0)
     lane = tl.arange(0, BLOCK)
     verified = tl.load(verified_ptr + row * 1 + lane, mask=lane < 1, other=-1)
     seq_lens = tl.load(seq_lens_ptr + row)
@@ -313,10 +343,10 @@ def single_rows_1_kernel(
     tl.store(seq_lens_ptr + row, seq_lens + 1)
 
 
-def single_rows_1(state: Device, verified: Tensor) -> None:
-    """Launch single_rows_1_kernel, one program a request."""
+def single_keep_output_tokens(state: Device, verified: Tensor) -> None:
+    """Launch single_keep_output_tokens_kernel, one program a request."""
     requests = verified.shape[0]
-    single_rows_1_kernel[(requests,)](
+    single_keep_output_tokens_kernel[(requests,)](
         verified,
         state.seq_lens,
         state.output_tokens,
@@ -325,32 +355,6 @@ def single_rows_1(state: Device, verified: Tensor) -> None:
         W=12,
         BLOCK=16,
     )
-
-
-def step(target: Target, _drafter: object, state: Device) -> None:
-    """One captured step: all guesses are verified. 4 launches outside the forwards."""
-    tokens = rows_1(state)  # [B, W]
-    depths, sees = tree_arrays(state.parents)  # [B, W], [B, W, W]
-    logits = target.verify_tree(tokens, state.seq_lens, depths, sees)  # [B, W, V]
-    path, starts = rows_2(state, logits)  # [B, W], [B]
-    target.move_accepted(path, starts)
-
-
-def step_narrow(target: Target, _drafter: object, state: Device) -> None:
-    """One captured step: a few guesses are verified. 4 launches outside the forwards."""
-    guesses, parents, tokens = narrow_rows_1(state)  # [B, k], [B, k], [B, w]
-    depths, sees = tree_arrays(parents)  # [B, w], [B, w, w]
-    logits = target.verify_tree(tokens, state.seq_lens, depths, sees)  # [B, w, V]
-    path, starts = narrow_rows_2(state, logits, guesses, parents)  # [B, w], [B]
-    target.move_accepted(path, starts)
-
-
-def step_single(target: Target, _drafter: object, state: Device) -> None:
-    """One captured step: one position is verified. 2 launches outside the forwards."""
-    tokens = state.bonus_token[:, None]  # [B, 1]
-    logits = target.verify(tokens, state.seq_lens)  # [B, 1, V]
-    verified = best_token(logits)  # [B, 1]
-    single_rows_1(state, verified)
 
 
 VARIANTS = {

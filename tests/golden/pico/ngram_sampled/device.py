@@ -1,13 +1,12 @@
 """pico/ngram_sampled: the step of step.py as a device runs it.
 
-Loops are unrolled and phases run on; what lies between two forwards is one kernel wherever one
-program a request can do it. Every value of a kernel stays in registers, a request's row as a vector
-of BLOCK lanes.
+The step stands first, then its kernels. Loops are unrolled and phases run on; what lies between
+two forwards is one kernel wherever one program a request can do it, named after what it keeps in
+the state, else after what it makes. Every value of a kernel stays in registers, a request's row as
+a vector of BLOCK lanes.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 import triton
@@ -35,26 +34,55 @@ from specflow.models.protocols import Target
 
 from .step import NUM_COINS, THRESHOLD_ACC, THRESHOLD_SINGLE, State
 
+Device = State  # a device keeps nothing beside it
 
-@dataclass
-class Device(State):
-    """The state of a step, and what only a device keeps."""
 
-    arrivals: Tensor  # [B]     programs of a request that are done; 0 between two launches
+def step(target: Target, _drafter: object, state: Device) -> None:
+    """One captured step: all guesses are verified. 33 launches outside the forwards."""
+    depths, sees = tree_arrays(state.parents)  # [B, W], [B, W, W]
+    tokens = make_tokens(state)  # [B, W]
+    logits = target.verify_tree(tokens, state.seq_lens, depths, sees)  # [B, W, V]
+    law = law_of(logits, state.temperature)  # [B, W, V]
+    kept_law = filter_law(law, state.top_k, state.top_p, state.min_p)  # [B, W, V]
+    coins = verify_coins(state.seeds, state.seq_lens, NUM_COINS)  # [B, W + 1]
+    # shapes given: [B, W], [B], [B, W]
+    path, accept_len, gained = accept_sampled(
+        state.guesses, state.parents, kept_law, coins, THRESHOLD_SINGLE, THRESHOLD_ACC
+    )
+    starts = keep_output_tokens(state, gained, accept_len)  # [B]
+    target.move_accepted(path, starts)
 
-    @classmethod
-    def new(cls, rows: int, device: str) -> Device:
-        """Allocate every buffer once, zeroed."""
-        arrivals = torch.zeros(rows, dtype=torch.int32, device=device)
-        return cls(**vars(State.new(rows, device)), arrivals=arrivals)
 
-    def rows(self, count: int) -> Device:
-        """The first `count` requests: views of the same addresses."""
-        return Device(**vars(super().rows(count)), arrivals=self.arrivals[:count])
+def step_narrow(target: Target, _drafter: object, state: Device) -> None:
+    """One captured step: a few guesses are verified. 33 launches outside the forwards."""
+    guesses, parents, tokens = narrow_make_guesses(state)  # [B, k], [B, k], [B, w]
+    depths, sees = tree_arrays(parents)  # [B, w], [B, w, w]
+    logits = target.verify_tree(tokens, state.seq_lens, depths, sees)  # [B, w, V]
+    law = law_of(logits, state.temperature)  # [B, w, V]
+    kept_law = filter_law(law, state.top_k, state.top_p, state.min_p)  # [B, w, V]
+    coins = verify_coins(state.seeds, state.seq_lens, NUM_COINS)  # [B, W + 1]
+    # shapes given: [B, w], [B], [B, w]
+    path, accept_len, gained = accept_sampled(
+        guesses, parents, kept_law, coins, THRESHOLD_SINGLE, THRESHOLD_ACC
+    )
+    starts = narrow_keep_output_tokens(state, gained, accept_len)  # [B]
+    target.move_accepted(path, starts)
+
+
+def step_single(target: Target, _drafter: object, state: Device) -> None:
+    """One captured step: one position is verified. 30 launches outside the forwards."""
+    tokens = state.bonus_token[:, None]  # [B, 1]
+    logits = target.verify(tokens, state.seq_lens)  # [B, 1, V]
+    law = law_of(logits, state.temperature)  # [B, 1, V]
+    kept_law = filter_law(law, state.top_k, state.top_p, state.min_p)  # [B, 1, V]
+    coins = verify_coins(state.seeds, state.seq_lens, NUM_COINS)  # [B, W + 1]
+    token = pick(kept_law[:, 0], coins[:, 0])  # [B]
+    drawn = token[:, None]  # [B, 1]
+    single_keep_output_tokens(state, drawn)
 
 
 @triton.jit
-def rows_1_kernel(
+def make_tokens_kernel(
     bonus_token_ptr,  # B
     guesses_ptr,  # B, K
     tokens_out_ptr,  # B, W, written
@@ -62,7 +90,7 @@ def rows_1_kernel(
     W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0)
     lane = tl.arange(0, BLOCK)
     bonus_token = tl.load(bonus_token_ptr + row)
     guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
@@ -70,11 +98,11 @@ def rows_1_kernel(
     tl.store(tokens_out_ptr + row * W + lane, tokens, mask=lane < W)
 
 
-def rows_1(state: Device) -> Tensor:
-    """Launch rows_1_kernel, one program a request."""
+def make_tokens(state: Device) -> Tensor:
+    """Launch make_tokens_kernel, one program a request."""
     requests = state.bonus_token.shape[0]
     tokens = torch.empty(requests, 12, dtype=torch.int64, device=state.bonus_token.device)
-    rows_1_kernel[(requests,)](
+    make_tokens_kernel[(requests,)](
         state.bonus_token,
         state.guesses,
         tokens,
@@ -86,7 +114,7 @@ def rows_1(state: Device) -> Tensor:
 
 
 @triton.jit
-def rows_2_kernel(
+def keep_output_tokens_kernel(
     gained_ptr,  # B, W
     accept_len_ptr,  # B
     seq_lens_ptr,  # B
@@ -97,7 +125,7 @@ def rows_2_kernel(
     W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0)
     lane = tl.arange(0, BLOCK)
     gained = tl.load(gained_ptr + row * W + lane, mask=lane < W, other=-1)
     accept_len = tl.load(accept_len_ptr + row)
@@ -113,11 +141,11 @@ def rows_2_kernel(
     tl.store(starts_out_ptr + row, starts)
 
 
-def rows_2(state: Device, gained: Tensor, accept_len: Tensor) -> Tensor:
-    """Launch rows_2_kernel, one program a request."""
+def keep_output_tokens(state: Device, gained: Tensor, accept_len: Tensor) -> Tensor:
+    """Launch keep_output_tokens_kernel, one program a request."""
     requests = gained.shape[0]
     starts = torch.empty(requests, dtype=torch.int64, device=gained.device)
-    rows_2_kernel[(requests,)](
+    keep_output_tokens_kernel[(requests,)](
         gained,
         accept_len,
         state.seq_lens,
@@ -132,7 +160,7 @@ def rows_2(state: Device, gained: Tensor, accept_len: Tensor) -> Tensor:
 
 
 @triton.jit
-def narrow_rows_1_kernel(
+def narrow_make_guesses_kernel(
     guesses_ptr,  # B, K
     parents_ptr,  # B, K
     bonus_token_ptr,  # B
@@ -144,7 +172,7 @@ def narrow_rows_1_kernel(
     w: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0)
     lane = tl.arange(0, BLOCK)
     guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
     parents = tl.load(parents_ptr + row * K + lane, mask=lane < K, other=-1)
@@ -157,13 +185,13 @@ def narrow_rows_1_kernel(
     tl.store(tokens_out_ptr + row * w + lane, tokens, mask=lane < w)
 
 
-def narrow_rows_1(state: Device) -> tuple[Tensor, Tensor, Tensor]:
-    """Launch narrow_rows_1_kernel, one program a request."""
+def narrow_make_guesses(state: Device) -> tuple[Tensor, Tensor, Tensor]:
+    """Launch narrow_make_guesses_kernel, one program a request."""
     requests = state.guesses.shape[0]
     guesses = torch.empty(requests, 3, dtype=torch.int64, device=state.guesses.device)
     parents = torch.empty(requests, 3, dtype=torch.int64, device=state.guesses.device)
     tokens = torch.empty(requests, 4, dtype=torch.int64, device=state.guesses.device)
-    narrow_rows_1_kernel[(requests,)](
+    narrow_make_guesses_kernel[(requests,)](
         state.guesses,
         state.parents,
         state.bonus_token,
@@ -179,7 +207,7 @@ def narrow_rows_1(state: Device) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @triton.jit
-def narrow_rows_2_kernel(
+def narrow_keep_output_tokens_kernel(
     gained_ptr,  # B, w
     accept_len_ptr,  # B
     seq_lens_ptr,  # B
@@ -191,7 +219,7 @@ def narrow_rows_2_kernel(
     w: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0)
     lane = tl.arange(0, BLOCK)
     gained = tl.load(gained_ptr + row * w + lane, mask=lane < w, other=-1)
     accept_len = tl.load(accept_len_ptr + row)
@@ -208,11 +236,11 @@ def narrow_rows_2_kernel(
     tl.store(starts_out_ptr + row, starts)
 
 
-def narrow_rows_2(state: Device, gained: Tensor, accept_len: Tensor) -> Tensor:
-    """Launch narrow_rows_2_kernel, one program a request."""
+def narrow_keep_output_tokens(state: Device, gained: Tensor, accept_len: Tensor) -> Tensor:
+    """Launch narrow_keep_output_tokens_kernel, one program a request."""
     requests = gained.shape[0]
     starts = torch.empty(requests, dtype=torch.int64, device=gained.device)
-    narrow_rows_2_kernel[(requests,)](
+    narrow_keep_output_tokens_kernel[(requests,)](
         gained,
         accept_len,
         state.seq_lens,
@@ -228,7 +256,7 @@ def narrow_rows_2(state: Device, gained: Tensor, accept_len: Tensor) -> Tensor:
 
 
 @triton.jit
-def single_rows_1_kernel(
+def single_keep_output_tokens_kernel(
     drawn_ptr,  # B, 1
     seq_lens_ptr,  # B
     output_tokens_ptr,  # B, W, written
@@ -237,7 +265,7 @@ def single_rows_1_kernel(
     W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0)
     lane = tl.arange(0, BLOCK)
     drawn = tl.load(drawn_ptr + row * 1 + lane, mask=lane < 1, other=-1)
     seq_lens = tl.load(seq_lens_ptr + row)
@@ -250,10 +278,10 @@ def single_rows_1_kernel(
     tl.store(seq_lens_ptr + row, seq_lens + 1)
 
 
-def single_rows_1(state: Device, drawn: Tensor) -> None:
-    """Launch single_rows_1_kernel, one program a request."""
+def single_keep_output_tokens(state: Device, drawn: Tensor) -> None:
+    """Launch single_keep_output_tokens_kernel, one program a request."""
     requests = drawn.shape[0]
-    single_rows_1_kernel[(requests,)](
+    single_keep_output_tokens_kernel[(requests,)](
         drawn,
         state.seq_lens,
         state.output_tokens,
@@ -262,50 +290,6 @@ def single_rows_1(state: Device, drawn: Tensor) -> None:
         W=12,
         BLOCK=16,
     )
-
-
-def step(target: Target, _drafter: object, state: Device) -> None:
-    """One captured step: all guesses are verified. 33 launches outside the forwards."""
-    tokens = rows_1(state)  # [B, W]
-    depths, sees = tree_arrays(state.parents)  # [B, W], [B, W, W]
-    logits = target.verify_tree(tokens, state.seq_lens, depths, sees)  # [B, W, V]
-    law = law_of(logits, state.temperature)  # [B, W, V]
-    kept_law = filter_law(law, state.top_k, state.top_p, state.min_p)  # [B, W, V]
-    coins = verify_coins(state.seeds, state.seq_lens, NUM_COINS)  # [B, W + 1]
-    # shapes given: [B, W], [B], [B, W]
-    path, accept_len, gained = accept_sampled(
-        state.guesses, state.parents, kept_law, coins, THRESHOLD_SINGLE, THRESHOLD_ACC
-    )
-    starts = rows_2(state, gained, accept_len)  # [B]
-    target.move_accepted(path, starts)
-
-
-def step_narrow(target: Target, _drafter: object, state: Device) -> None:
-    """One captured step: a few guesses are verified. 33 launches outside the forwards."""
-    guesses, parents, tokens = narrow_rows_1(state)  # [B, k], [B, k], [B, w]
-    depths, sees = tree_arrays(parents)  # [B, w], [B, w, w]
-    logits = target.verify_tree(tokens, state.seq_lens, depths, sees)  # [B, w, V]
-    law = law_of(logits, state.temperature)  # [B, w, V]
-    kept_law = filter_law(law, state.top_k, state.top_p, state.min_p)  # [B, w, V]
-    coins = verify_coins(state.seeds, state.seq_lens, NUM_COINS)  # [B, W + 1]
-    # shapes given: [B, w], [B], [B, w]
-    path, accept_len, gained = accept_sampled(
-        guesses, parents, kept_law, coins, THRESHOLD_SINGLE, THRESHOLD_ACC
-    )
-    starts = narrow_rows_2(state, gained, accept_len)  # [B]
-    target.move_accepted(path, starts)
-
-
-def step_single(target: Target, _drafter: object, state: Device) -> None:
-    """One captured step: one position is verified. 30 launches outside the forwards."""
-    tokens = state.bonus_token[:, None]  # [B, 1]
-    logits = target.verify(tokens, state.seq_lens)  # [B, 1, V]
-    law = law_of(logits, state.temperature)  # [B, 1, V]
-    kept_law = filter_law(law, state.top_k, state.top_p, state.min_p)  # [B, 1, V]
-    coins = verify_coins(state.seeds, state.seq_lens, NUM_COINS)  # [B, W + 1]
-    token = pick(kept_law[:, 0], coins[:, 0])  # [B]
-    drawn = token[:, None]  # [B, 1]
-    single_rows_1(state, drawn)
 
 
 VARIANTS = {

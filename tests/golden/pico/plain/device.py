@@ -1,15 +1,13 @@
 """pico/plain: the step of step.py as a device runs it.
 
-Loops are unrolled and phases run on; what lies between two forwards is one kernel wherever one
-program a request can do it. Every value of a kernel stays in registers, a request's row as a vector
-of BLOCK lanes.
+The step stands first, then its kernels. Loops are unrolled and phases run on; what lies between
+two forwards is one kernel wherever one program a request can do it, named after what it keeps in
+the state, else after what it makes. Every value of a kernel stays in registers, a request's row as
+a vector of BLOCK lanes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -20,26 +18,19 @@ from specflow.models.protocols import Target
 
 from .step import State
 
+Device = State  # a device keeps nothing beside it
 
-@dataclass
-class Device(State):
-    """The state of a step, and what only a device keeps."""
 
-    arrivals: Tensor  # [B]     programs of a request that are done; 0 between two launches
-
-    @classmethod
-    def new(cls, rows: int, device: str) -> Device:
-        """Allocate every buffer once, zeroed."""
-        arrivals = torch.zeros(rows, dtype=torch.int32, device=device)
-        return cls(**vars(State.new(rows, device)), arrivals=arrivals)
-
-    def rows(self, count: int) -> Device:
-        """The first `count` requests: views of the same addresses."""
-        return Device(**vars(super().rows(count)), arrivals=self.arrivals[:count])
+def step(target: Target, _drafter: object, state: Device) -> None:
+    """One captured step: one position is verified. 2 launches outside the forwards."""
+    tokens = state.bonus_token[:, None]  # [B, 1]
+    logits = target.verify(tokens, state.seq_lens)  # [B, 1, V]
+    verified = best_token(logits)  # [B, 1]
+    keep_output_tokens(state, verified)
 
 
 @triton.jit
-def rows_1_kernel(
+def keep_output_tokens_kernel(
     verified_ptr,  # B, 1
     seq_lens_ptr,  # B
     output_tokens_ptr,  # B, W, written
@@ -48,7 +39,7 @@ def rows_1_kernel(
     W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0)
     lane = tl.arange(0, BLOCK)
     verified = tl.load(verified_ptr + row * 1 + lane, mask=lane < 1, other=-1)
     seq_lens = tl.load(seq_lens_ptr + row)
@@ -60,10 +51,10 @@ def rows_1_kernel(
     tl.store(seq_lens_ptr + row, seq_lens + 1)
 
 
-def rows_1(state: Device, verified: Tensor) -> None:
-    """Launch rows_1_kernel, one program a request."""
+def keep_output_tokens(state: Device, verified: Tensor) -> None:
+    """Launch keep_output_tokens_kernel, one program a request."""
     requests = verified.shape[0]
-    rows_1_kernel[(requests,)](
+    keep_output_tokens_kernel[(requests,)](
         verified,
         state.seq_lens,
         state.output_tokens,
@@ -72,14 +63,6 @@ def rows_1(state: Device, verified: Tensor) -> None:
         W=1,
         BLOCK=2,
     )
-
-
-def step(target: Target, _drafter: object, state: Device) -> None:
-    """One captured step: one position is verified. 2 launches outside the forwards."""
-    tokens = state.bonus_token[:, None]  # [B, 1]
-    logits = target.verify(tokens, state.seq_lens)  # [B, 1, V]
-    verified = best_token(logits)  # [B, 1]
-    rows_1(state, verified)
 
 
 VARIANTS = {

@@ -1,8 +1,9 @@
 """pico/standalone: the step of step.py as a device runs it.
 
-Loops are unrolled and phases run on; what lies between two forwards is one kernel wherever one
-program a request can do it. Every value of a kernel stays in registers, a request's row as a vector
-of BLOCK lanes.
+The step stands first, then its kernels. Loops are unrolled and phases run on; what lies between
+two forwards is one kernel wherever one program a request can do it, named after what it keeps in
+the state, else after what it makes. Every value of a kernel stays in registers, a request's row as
+a vector of BLOCK lanes.
 """
 
 from __future__ import annotations
@@ -32,9 +33,12 @@ TILE = 2048  # logits that one of them looks at at once
 
 @dataclass
 class Device(State):
-    """The state of a step, and what only a device keeps."""
+    """The state of a step, and what only a device keeps.
 
-    arrivals: Tensor  # [B]     programs of a request that are done; 0 between two launches
+    Of the programs that look for the best of a request's logits, the one that arrives last goes on.
+    """
+
+    arrivals: Tensor  # [B]     programs of a request that have arrived; 0 between two launches
 
     @classmethod
     def new(cls, rows: int, device: str) -> Device:
@@ -47,22 +51,40 @@ class Device(State):
         return Device(**vars(super().rows(count)), arrivals=self.arrivals[:count])
 
 
+def step(target: Target, drafter: Draft, state: Device) -> None:
+    """One captured step: all guesses are verified. 8 launches outside the forwards."""
+    pair = torch.stack([state.previous_token, state.bonus_token], dim=1)  # [B, 2]
+    behind = make_behind(state)  # [B]
+    logits = drafter.decode(pair, behind)  # [B, V]
+    guess = make_guess(state, logits)  # [B]
+    column = guess[:, None]  # [B, 1]
+    position = make_position(state, 1)  # [B]
+    logits_2 = drafter.decode(column, position)  # [B, V]
+    guess_2 = make_guess(state, logits_2)  # [B]
+    column_2 = guess_2[:, None]  # [B, 1]
+    position_2 = make_position(state, 2)  # [B]
+    logits_3 = drafter.decode(column_2, position_2)  # [B, V]
+    guesses, tokens = make_guesses(state, logits_3, guess, guess_2)  # [B, K], [B, W]
+    logits_4 = target.verify(tokens, state.seq_lens)  # [B, W, V]
+    keep_previous_token(state, logits_4, guesses)
+
+
 @triton.jit
-def rows_1_kernel(
+def make_behind_kernel(
     seq_lens_ptr,  # B
     behind_out_ptr,  # B, written
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0)
     seq_lens = tl.load(seq_lens_ptr + row)
     behind = seq_lens - 1
     tl.store(behind_out_ptr + row, behind)
 
 
-def rows_1(state: Device) -> Tensor:
-    """Launch rows_1_kernel, one program a request."""
+def make_behind(state: Device) -> Tensor:
+    """Launch make_behind_kernel, one program a request."""
     requests = state.seq_lens.shape[0]
     behind = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
-    rows_1_kernel[(requests,)](
+    make_behind_kernel[(requests,)](
         state.seq_lens,
         behind,
     )
@@ -70,7 +92,7 @@ def rows_1(state: Device) -> Tensor:
 
 
 @triton.jit
-def rows_2_kernel(
+def make_guess_kernel(
     logits_ptr,  # B, V
     best_ptr,
     words_ptr,
@@ -80,7 +102,7 @@ def rows_2_kernel(
     TILE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
     find_best(logits_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
@@ -88,14 +110,14 @@ def rows_2_kernel(
         tl.store(guess_out_ptr + row, guess)
 
 
-def rows_2(state: Device, logits: Tensor) -> Tensor:
-    """Launch rows_2_kernel, PARTS programs a request."""
+def make_guess(state: Device, logits: Tensor) -> Tensor:
+    """Launch make_guess_kernel, PARTS programs a request."""
     requests = logits.shape[0]
     logits = logits.contiguous()
     best = torch.empty(requests, PARTS, device=logits.device)
     words = torch.empty_like(best, dtype=torch.int64)
     guess = torch.empty(requests, dtype=torch.int64, device=logits.device)
-    rows_2_kernel[(requests, PARTS)](
+    make_guess_kernel[(requests, PARTS)](
         logits,
         best,
         words,
@@ -109,91 +131,32 @@ def rows_2(state: Device, logits: Tensor) -> Tensor:
 
 
 @triton.jit
-def rows_3_kernel(
+def make_position_kernel(
     seq_lens_ptr,  # B
     position_out_ptr,  # B, written
+    turn,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0)
     seq_lens = tl.load(seq_lens_ptr + row)
-    position = seq_lens + 1
+    position = seq_lens + turn
     tl.store(position_out_ptr + row, position)
 
 
-def rows_3(state: Device) -> Tensor:
-    """Launch rows_3_kernel, one program a request."""
+def make_position(state: Device, turn: int) -> Tensor:
+    """Launch make_position_kernel, one program a request."""
     requests = state.seq_lens.shape[0]
     position = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
-    rows_3_kernel[(requests,)](
+    make_position_kernel[(requests,)](
         state.seq_lens,
         position,
+        turn,
     )
     return position
 
 
 @triton.jit
-def rows_4_kernel(
-    logits_2_ptr,  # B, V
-    best_ptr,
-    words_ptr,
-    arrivals_ptr,
-    guess_2_out_ptr,  # B, written
-    V,
-    TILE: tl.constexpr,
-    PARTS: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    part = tl.program_id(1)
-    find_best(logits_2_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
-    if arrived_last(arrivals_ptr + row, PARTS):
-        guess_2 = best_of_parts(best_ptr, words_ptr, row, V, PARTS)
-        tl.store(guess_2_out_ptr + row, guess_2)
-
-
-def rows_4(state: Device, logits_2: Tensor) -> Tensor:
-    """Launch rows_4_kernel, PARTS programs a request."""
-    requests = logits_2.shape[0]
-    logits_2 = logits_2.contiguous()
-    best = torch.empty(requests, PARTS, device=logits_2.device)
-    words = torch.empty_like(best, dtype=torch.int64)
-    guess_2 = torch.empty(requests, dtype=torch.int64, device=logits_2.device)
-    rows_4_kernel[(requests, PARTS)](
-        logits_2,
-        best,
-        words,
-        state.arrivals,
-        guess_2,
-        logits_2.shape[-1],
-        TILE=TILE,
-        PARTS=PARTS,
-    )
-    return guess_2
-
-
-@triton.jit
-def rows_5_kernel(
-    seq_lens_ptr,  # B
-    position_2_out_ptr,  # B, written
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    seq_lens = tl.load(seq_lens_ptr + row)
-    position_2 = seq_lens + 2
-    tl.store(position_2_out_ptr + row, position_2)
-
-
-def rows_5(state: Device) -> Tensor:
-    """Launch rows_5_kernel, one program a request."""
-    requests = state.seq_lens.shape[0]
-    position_2 = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
-    rows_5_kernel[(requests,)](
-        state.seq_lens,
-        position_2,
-    )
-    return position_2
-
-
-@triton.jit
-def rows_6_kernel(
-    logits_3_ptr,  # B, V
+def make_guesses_kernel(
+    logits_ptr,  # B, V
     best_ptr,
     words_ptr,
     arrivals_ptr,
@@ -209,9 +172,9 @@ def rows_6_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
-    find_best(logits_3_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
+    find_best(logits_ptr + row * V, best_ptr, words_ptr, row, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
         lane = tl.arange(0, BLOCK)
         guess = tl.load(guess_ptr + row)
@@ -227,18 +190,18 @@ def rows_6_kernel(
         tl.store(tokens_out_ptr + row * W + lane, tokens, mask=lane < W)
 
 
-def rows_6(
-    state: Device, logits_3: Tensor, guess: Tensor, guess_2: Tensor
+def make_guesses(
+    state: Device, logits: Tensor, guess: Tensor, guess_2: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Launch rows_6_kernel, PARTS programs a request."""
+    """Launch make_guesses_kernel, PARTS programs a request."""
     requests = guess.shape[0]
-    logits_3 = logits_3.contiguous()
+    logits = logits.contiguous()
     best = torch.empty(requests, PARTS, device=guess.device)
     words = torch.empty_like(best, dtype=torch.int64)
     guesses = torch.empty(requests, 3, dtype=torch.int64, device=guess.device)
     tokens = torch.empty(requests, 4, dtype=torch.int64, device=guess.device)
-    rows_6_kernel[(requests, PARTS)](
-        logits_3,
+    make_guesses_kernel[(requests, PARTS)](
+        logits,
         best,
         words,
         state.arrivals,
@@ -247,7 +210,7 @@ def rows_6(
         state.bonus_token,
         guesses,
         tokens,
-        logits_3.shape[-1],
+        logits.shape[-1],
         K=3,
         W=4,
         TILE=TILE,
@@ -258,8 +221,8 @@ def rows_6(
 
 
 @triton.jit
-def rows_7_kernel(
-    logits_4_ptr,  # B, W, V
+def keep_previous_token_kernel(
+    logits_ptr,  # B, W, V
     best_ptr,
     words_ptr,
     arrivals_ptr,
@@ -276,11 +239,11 @@ def rows_7_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
     for i in range(W):
         at = row * W + i
-        find_best(logits_4_ptr + at * V, best_ptr, words_ptr, at, part, V, TILE, PARTS)
+        find_best(logits_ptr + at * V, best_ptr, words_ptr, at, part, V, TILE, PARTS)
     if arrived_last(arrivals_ptr + row, PARTS):
         lane = tl.arange(0, BLOCK)
         guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
@@ -299,14 +262,14 @@ def rows_7_kernel(
         tl.store(seq_lens_ptr + row, seq_lens + accept_len)
 
 
-def rows_7(state: Device, logits_4: Tensor, guesses: Tensor) -> None:
-    """Launch rows_7_kernel, PARTS programs a request."""
+def keep_previous_token(state: Device, logits: Tensor, guesses: Tensor) -> None:
+    """Launch keep_previous_token_kernel, PARTS programs a request."""
     requests = guesses.shape[0]
-    logits_4 = logits_4.contiguous()
+    logits = logits.contiguous()
     best = torch.empty(requests * 4, PARTS, device=guesses.device)
     words = torch.empty_like(best, dtype=torch.int64)
-    rows_7_kernel[(requests, PARTS)](
-        logits_4,
+    keep_previous_token_kernel[(requests, PARTS)](
+        logits,
         best,
         words,
         state.arrivals,
@@ -316,31 +279,13 @@ def rows_7(state: Device, logits_4: Tensor, guesses: Tensor) -> None:
         state.previous_token,
         state.output_tokens,
         state.accept_len,
-        logits_4.shape[-1],
+        logits.shape[-1],
         K=3,
         W=4,
         TILE=TILE,
         PARTS=PARTS,
         BLOCK=4,
     )
-
-
-def step(target: Target, drafter: Draft, state: Device) -> None:
-    """One captured step: all guesses are verified. 8 launches outside the forwards."""
-    pair = torch.stack([state.previous_token, state.bonus_token], dim=1)  # [B, 2]
-    behind = rows_1(state)  # [B]
-    logits = drafter.decode(pair, behind)  # [B, V]
-    guess = rows_2(state, logits)  # [B]
-    column = guess[:, None]  # [B, 1]
-    position = rows_3(state)  # [B]
-    logits_2 = drafter.decode(column, position)  # [B, V]
-    guess_2 = rows_4(state, logits_2)  # [B]
-    column_2 = guess_2[:, None]  # [B, 1]
-    position_2 = rows_5(state)  # [B]
-    logits_3 = drafter.decode(column_2, position_2)  # [B, V]
-    guesses, tokens = rows_6(state, logits_3, guess, guess_2)  # [B, K], [B, W]
-    logits_4 = target.verify(tokens, state.seq_lens)  # [B, W, V]
-    rows_7(state, logits_4, guesses)
 
 
 VARIANTS = {

@@ -1,13 +1,12 @@
 """pico/standalone_sampled: the step of step.py as a device runs it.
 
-Loops are unrolled and phases run on; what lies between two forwards is one kernel wherever one
-program a request can do it. Every value of a kernel stays in registers, a request's row as a vector
-of BLOCK lanes.
+The step stands first, then its kernels. Loops are unrolled and phases run on; what lies between
+two forwards is one kernel wherever one program a request can do it, named after what it keeps in
+the state, else after what it makes. Every value of a kernel stays in registers, a request's row as
+a vector of BLOCK lanes.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 import triton
@@ -20,40 +19,49 @@ from specflow.models.protocols import Draft, Target
 
 from .step import NUM_COINS, NUM_STEPS, State
 
+Device = State  # a device keeps nothing beside it
 
-@dataclass
-class Device(State):
-    """The state of a step, and what only a device keeps."""
 
-    arrivals: Tensor  # [B]     programs of a request that are done; 0 between two launches
-
-    @classmethod
-    def new(cls, rows: int, device: str) -> Device:
-        """Allocate every buffer once, zeroed."""
-        arrivals = torch.zeros(rows, dtype=torch.int32, device=device)
-        return cls(**vars(State.new(rows, device)), arrivals=arrivals)
-
-    def rows(self, count: int) -> Device:
-        """The first `count` requests: views of the same addresses."""
-        return Device(**vars(super().rows(count)), arrivals=self.arrivals[:count])
+def step(target: Target, drafter: Draft, state: Device) -> None:
+    """One captured step: all guesses are verified. 14 launches outside the forwards."""
+    coins = draft_coins(state.seeds, state.seq_lens, NUM_STEPS)  # [B, K]
+    pair = torch.stack([state.previous_token, state.bonus_token], dim=1)  # [B, 2]
+    behind = make_behind(state)  # [B]
+    logits = drafter.decode(pair, behind)  # [B, V]
+    law, guess = propose(logits, state.temperature, coins[:, 0])  # [B, V], [B]
+    column = guess[:, None]  # [B, 1]
+    position = make_position(state, 1)  # [B]
+    logits_2 = drafter.decode(column, position)  # [B, V]
+    law_2, guess_2 = propose(logits_2, state.temperature, coins[:, 1])  # [B, V], [B]
+    column_2 = guess_2[:, None]  # [B, 1]
+    position_2 = make_position(state, 2)  # [B]
+    logits_3 = drafter.decode(column_2, position_2)  # [B, V]
+    law_3, guess_3 = propose(logits_3, state.temperature, coins[:, 2])  # [B, V], [B]
+    proposed = torch.stack([law, law_2, law_3], dim=1)  # [B, K, V]
+    guesses, tokens = make_guesses(state, guess, guess_2, guess_3)  # [B, K], [B, W]
+    logits_4 = target.verify(tokens, state.seq_lens)  # [B, W, V]
+    law_4 = law_of(logits_4, state.temperature)  # [B, W, V]
+    coins_2 = verify_coins(state.seeds, state.seq_lens, NUM_COINS)  # [B, W + 1]
+    accept_len, gained = accept_rejection(guesses, proposed, law_4, coins_2)  # [B], [B, W]
+    keep_previous_token(state, gained, accept_len)
 
 
 @triton.jit
-def rows_1_kernel(
+def make_behind_kernel(
     seq_lens_ptr,  # B
     behind_out_ptr,  # B, written
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0)
     seq_lens = tl.load(seq_lens_ptr + row)
     behind = seq_lens - 1
     tl.store(behind_out_ptr + row, behind)
 
 
-def rows_1(state: Device) -> Tensor:
-    """Launch rows_1_kernel, one program a request."""
+def make_behind(state: Device) -> Tensor:
+    """Launch make_behind_kernel, one program a request."""
     requests = state.seq_lens.shape[0]
     behind = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
-    rows_1_kernel[(requests,)](
+    make_behind_kernel[(requests,)](
         state.seq_lens,
         behind,
     )
@@ -61,119 +69,79 @@ def rows_1(state: Device) -> Tensor:
 
 
 @triton.jit
-def rows_2_kernel(
+def make_position_kernel(
     seq_lens_ptr,  # B
     position_out_ptr,  # B, written
+    turn,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0)
     seq_lens = tl.load(seq_lens_ptr + row)
-    position = seq_lens + 1
+    position = seq_lens + turn
     tl.store(position_out_ptr + row, position)
 
 
-def rows_2(state: Device) -> Tensor:
-    """Launch rows_2_kernel, one program a request."""
+def make_position(state: Device, turn: int) -> Tensor:
+    """Launch make_position_kernel, one program a request."""
     requests = state.seq_lens.shape[0]
     position = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
-    rows_2_kernel[(requests,)](
+    make_position_kernel[(requests,)](
         state.seq_lens,
         position,
+        turn,
     )
     return position
 
 
 @triton.jit
-def rows_3_kernel(
-    seq_lens_ptr,  # B
-    position_2_out_ptr,  # B, written
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    seq_lens = tl.load(seq_lens_ptr + row)
-    position_2 = seq_lens + 2
-    tl.store(position_2_out_ptr + row, position_2)
-
-
-def rows_3(state: Device) -> Tensor:
-    """Launch rows_3_kernel, one program a request."""
-    requests = state.seq_lens.shape[0]
-    position_2 = torch.empty(requests, dtype=torch.int64, device=state.seq_lens.device)
-    rows_3_kernel[(requests,)](
-        state.seq_lens,
-        position_2,
-    )
-    return position_2
-
-
-@triton.jit
-def rows_4_kernel(
+def make_guesses_kernel(
     guess_ptr,  # B
     guess_2_ptr,  # B
     guess_3_ptr,  # B
-    guesses_out_ptr,  # B, K, written
-    K: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
-    lane = tl.arange(0, BLOCK)
-    guess = tl.load(guess_ptr + row)
-    guess_2 = tl.load(guess_2_ptr + row)
-    guess_3 = tl.load(guess_3_ptr + row)
-    guesses = tl.full((BLOCK,), -1, tl.int64)
-    guesses = tl.where(lane == 0, guess, guesses)
-    guesses = tl.where(lane == 1, guess_2, guesses)
-    guesses = tl.where(lane == 2, guess_3, guesses)
-    tl.store(guesses_out_ptr + row * K + lane, guesses, mask=lane < K)
-
-
-def rows_4(guess: Tensor, guess_2: Tensor, guess_3: Tensor) -> Tensor:
-    """Launch rows_4_kernel, one program a request."""
-    requests = guess.shape[0]
-    guesses = torch.empty(requests, 3, dtype=torch.int64, device=guess.device)
-    rows_4_kernel[(requests,)](
-        guess,
-        guess_2,
-        guess_3,
-        guesses,
-        K=3,
-        BLOCK=4,
-    )
-    return guesses
-
-
-@triton.jit
-def rows_5_kernel(
-    guesses_ptr,  # B, K
     bonus_token_ptr,  # B
+    guesses_out_ptr,  # B, K, written
     tokens_out_ptr,  # B, W, written
     K: tl.constexpr,
     W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0)
     lane = tl.arange(0, BLOCK)
-    guesses = tl.load(guesses_ptr + row * K + lane, mask=lane < K, other=-1)
+    guess = tl.load(guess_ptr + row)
+    guess_2 = tl.load(guess_2_ptr + row)
+    guess_3 = tl.load(guess_3_ptr + row)
     bonus_token = tl.load(bonus_token_ptr + row)
+    guesses = tl.full((BLOCK,), -1, tl.int64)
+    guesses = tl.where(lane == 0, guess, guesses)
+    guesses = tl.where(lane == 1, guess_2, guesses)
+    guesses = tl.where(lane == 2, guess_3, guesses)
     tokens = window(bonus_token, guesses, lane)
+    tl.store(guesses_out_ptr + row * K + lane, guesses, mask=lane < K)
     tl.store(tokens_out_ptr + row * W + lane, tokens, mask=lane < W)
 
 
-def rows_5(state: Device, guesses: Tensor) -> Tensor:
-    """Launch rows_5_kernel, one program a request."""
-    requests = guesses.shape[0]
-    tokens = torch.empty(requests, 4, dtype=torch.int64, device=guesses.device)
-    rows_5_kernel[(requests,)](
-        guesses,
+def make_guesses(
+    state: Device, guess: Tensor, guess_2: Tensor, guess_3: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Launch make_guesses_kernel, one program a request."""
+    requests = guess.shape[0]
+    guesses = torch.empty(requests, 3, dtype=torch.int64, device=guess.device)
+    tokens = torch.empty(requests, 4, dtype=torch.int64, device=guess.device)
+    make_guesses_kernel[(requests,)](
+        guess,
+        guess_2,
+        guess_3,
         state.bonus_token,
+        guesses,
         tokens,
         K=3,
         W=4,
         BLOCK=4,
     )
-    return tokens
+    return guesses, tokens
 
 
 @triton.jit
-def rows_6_kernel(
+def keep_previous_token_kernel(
     gained_ptr,  # B, W
     accept_len_ptr,  # B
     bonus_token_ptr,  # B
@@ -184,7 +152,7 @@ def rows_6_kernel(
     W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0)
     lane = tl.arange(0, BLOCK)
     gained = tl.load(gained_ptr + row * W + lane, mask=lane < W, other=-1)
     accept_len = tl.load(accept_len_ptr + row)
@@ -201,10 +169,10 @@ def rows_6_kernel(
     tl.store(seq_lens_ptr + row, seq_lens + accept_len)
 
 
-def rows_6(state: Device, gained: Tensor, accept_len: Tensor) -> None:
-    """Launch rows_6_kernel, one program a request."""
+def keep_previous_token(state: Device, gained: Tensor, accept_len: Tensor) -> None:
+    """Launch keep_previous_token_kernel, one program a request."""
     requests = gained.shape[0]
-    rows_6_kernel[(requests,)](
+    keep_previous_token_kernel[(requests,)](
         gained,
         accept_len,
         state.bonus_token,
@@ -217,32 +185,7 @@ def rows_6(state: Device, gained: Tensor, accept_len: Tensor) -> None:
     )
 
 
-def step(target: Target, drafter: Draft, state: Device) -> None:
-    """One captured step: all guesses are verified. 15 launches outside the forwards."""
-    coins = draft_coins(state.seeds, state.seq_lens, NUM_STEPS)  # [B, K]
-    pair = torch.stack([state.previous_token, state.bonus_token], dim=1)  # [B, 2]
-    behind = rows_1(state)  # [B]
-    logits = drafter.decode(pair, behind)  # [B, V]
-    law, guess = propose(logits, state.temperature, coins[:, 0])  # [B, V], [B]
-    column = guess[:, None]  # [B, 1]
-    position = rows_2(state)  # [B]
-    logits_2 = drafter.decode(column, position)  # [B, V]
-    law_2, guess_2 = propose(logits_2, state.temperature, coins[:, 1])  # [B, V], [B]
-    column_2 = guess_2[:, None]  # [B, 1]
-    position_2 = rows_3(state)  # [B]
-    logits_3 = drafter.decode(column_2, position_2)  # [B, V]
-    law_3, guess_3 = propose(logits_3, state.temperature, coins[:, 2])  # [B, V], [B]
-    guesses = rows_4(guess, guess_2, guess_3)  # [B, K]
-    proposed = torch.stack([law, law_2, law_3], dim=1)  # [B, K, V]
-    tokens = rows_5(state, guesses)  # [B, W]
-    logits_4 = target.verify(tokens, state.seq_lens)  # [B, W, V]
-    law_4 = law_of(logits_4, state.temperature)  # [B, W, V]
-    coins_2 = verify_coins(state.seeds, state.seq_lens, NUM_COINS)  # [B, W + 1]
-    accept_len, gained = accept_rejection(guesses, proposed, law_4, coins_2)  # [B], [B, W]
-    rows_6(state, gained, accept_len)
-
-
 VARIANTS = {
     "chain": step,
 }
-LAUNCHES = {"chain": 15}
+LAUNCHES = {"chain": 14}

@@ -1,8 +1,9 @@
 """qwen3/dflash: the step of step.py as a device runs it.
 
-Loops are unrolled and phases run on; what lies between two forwards is one kernel wherever one
-program a request can do it. Every value of a kernel stays in registers, a request's row as a vector
-of BLOCK lanes.
+The step stands first, then its kernels. Loops are unrolled and phases run on; what lies between
+two forwards is one kernel wherever one program a request can do it, named after what it keeps in
+the state, else after what it makes. Every value of a kernel stays in registers, a request's row as
+a vector of BLOCK lanes.
 """
 
 from __future__ import annotations
@@ -27,9 +28,12 @@ TILE = 2048  # logits that one of them looks at at once
 
 @dataclass
 class Device(State):
-    """The state of a step, and what only a device keeps."""
+    """The state of a step, and what only a device keeps.
 
-    arrivals: Tensor  # [B]     programs of a request that are done; 0 between two launches
+    Of the programs that look for the best of a request's logits, the one that arrives last goes on.
+    """
+
+    arrivals: Tensor  # [B]     programs of a request that have arrived; 0 between two launches
 
     @classmethod
     def new(cls, rows: int, device: str) -> Device:
@@ -42,8 +46,20 @@ class Device(State):
         return Device(**vars(super().rows(count)), arrivals=self.arrivals[:count])
 
 
+def step(target: Target, drafter: Draft, state: Device) -> None:
+    """One captured step: all guesses are verified. 3 launches outside the forwards."""
+    block = mask_block(state.bonus_token, MASK_TOKEN, BLOCK_ROWS)  # [B, Q]
+    hidden = drafter.denoise(block, state.seq_lens)  # [B, Q, H]
+    rows = hidden[:, 1:]  # [B, K, H]
+    base = drafter.score(rows)  # [B, K, V]
+    guesses, tokens = make_guesses(state, base)  # [B, K], [B, W]
+    logits, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W, V], [B, W, n * H]
+    starts = keep_output_tokens(state, logits, guesses)  # [B]
+    drafter.inject(taps, starts, state.accept_len)
+
+
 @triton.jit
-def rows_1_kernel(
+def make_guesses_kernel(
     base_ptr,  # B, K, V
     best_ptr,
     words_ptr,
@@ -58,7 +74,7 @@ def rows_1_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
     for i in range(K):
         at = row * K + i
@@ -72,15 +88,15 @@ def rows_1_kernel(
         tl.store(tokens_out_ptr + row * W + lane, tokens, mask=lane < W)
 
 
-def rows_1(state: Device, base: Tensor) -> tuple[Tensor, Tensor]:
-    """Launch rows_1_kernel, PARTS programs a request."""
+def make_guesses(state: Device, base: Tensor) -> tuple[Tensor, Tensor]:
+    """Launch make_guesses_kernel, PARTS programs a request."""
     requests = state.bonus_token.shape[0]
     base = base.contiguous()
     best = torch.empty(requests * 15, PARTS, device=state.bonus_token.device)
     words = torch.empty_like(best, dtype=torch.int64)
     guesses = torch.empty(requests, 15, dtype=torch.int64, device=state.bonus_token.device)
     tokens = torch.empty(requests, 16, dtype=torch.int64, device=state.bonus_token.device)
-    rows_1_kernel[(requests, PARTS)](
+    make_guesses_kernel[(requests, PARTS)](
         base,
         best,
         words,
@@ -99,7 +115,7 @@ def rows_1(state: Device, base: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @triton.jit
-def rows_2_kernel(
+def keep_output_tokens_kernel(
     logits_ptr,  # B, W, V
     best_ptr,
     words_ptr,
@@ -117,7 +133,7 @@ def rows_2_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # B * W * V passes what 32 bits hold
+    row = tl.program_id(0).to(tl.int64)  # what it reaches into passes what 32 bits count
     part = tl.program_id(1)
     for i in range(W):
         at = row * W + i
@@ -139,14 +155,14 @@ def rows_2_kernel(
         tl.store(starts_out_ptr + row, starts)
 
 
-def rows_2(state: Device, logits: Tensor, guesses: Tensor) -> Tensor:
-    """Launch rows_2_kernel, PARTS programs a request."""
+def keep_output_tokens(state: Device, logits: Tensor, guesses: Tensor) -> Tensor:
+    """Launch keep_output_tokens_kernel, PARTS programs a request."""
     requests = guesses.shape[0]
     logits = logits.contiguous()
     best = torch.empty(requests * 16, PARTS, device=guesses.device)
     words = torch.empty_like(best, dtype=torch.int64)
     starts = torch.empty(requests, dtype=torch.int64, device=guesses.device)
-    rows_2_kernel[(requests, PARTS)](
+    keep_output_tokens_kernel[(requests, PARTS)](
         logits,
         best,
         words,
@@ -165,18 +181,6 @@ def rows_2(state: Device, logits: Tensor, guesses: Tensor) -> Tensor:
         BLOCK=16,
     )
     return starts
-
-
-def step(target: Target, drafter: Draft, state: Device) -> None:
-    """One captured step: all guesses are verified. 3 launches outside the forwards."""
-    block = mask_block(state.bonus_token, MASK_TOKEN, BLOCK_ROWS)  # [B, Q]
-    hidden = drafter.denoise(block, state.seq_lens)  # [B, Q, H]
-    rows = hidden[:, 1:]  # [B, K, H]
-    base = drafter.score(rows)  # [B, K, V]
-    guesses, tokens = rows_1(state, base)  # [B, K], [B, W]
-    logits, taps = target.verify_taps(tokens, state.seq_lens, TAPS)  # [B, W, V], [B, W, n * H]
-    starts = rows_2(state, logits, guesses)  # [B]
-    drafter.inject(taps, starts, state.accept_len)
 
 
 VARIANTS = {
