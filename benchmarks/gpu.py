@@ -93,7 +93,7 @@ def main() -> int:
     if not args.rehearse:
         machine = look(rehearse=False, device_first=True)
         if machine.problems:
-            print(*machine.problems, sep="\n", file=sys.stderr)
+            print(*machine.errors(), sep="\n", file=sys.stderr)
             return 2
         device = machine.device
     parts = tuple(name for name in NAMES if not args.only or name in args.only)

@@ -49,10 +49,6 @@ class Problem:
     fact: str
     out: str
 
-    def __str__(self) -> str:
-        """Two lines."""
-        return f"error: {self.fact}\n  help: {self.out}"
-
 
 @dataclass(frozen=True)
 class Machine:
@@ -67,7 +63,13 @@ class Machine:
         """As it is printed."""
         yield ", ".join(f"{name} {which}" for name, which in self.versions.items())
         yield f"CUDA device: {self.device or 'none'}{self.about and f', {self.about}'}"
-        yield from map(str, self.problems)
+        yield from self.errors()
+
+    def errors(self) -> Iterator[str]:
+        """What is in the way; a way out of several once."""
+        for out in dict.fromkeys(each.out for each in self.problems):
+            yield from (f"error: {each.fact}" for each in self.problems if each.out == out)
+            yield f"  help: {out}"
 
 
 def look(*, rehearse: bool, device_first: bool) -> Machine:

@@ -63,6 +63,24 @@ def test_without_a_gpu_nothing_is_begun(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (2, "", [])
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
+def test_a_check_names_what_is_missing(tmp_path: Path) -> None:
+    """All of it at once, and the way out once; what imports is not named."""
+    for name in ("rich", "tokenizers"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('left out')\n")
+    done = called("--check", env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    versions, device, *errors = done.stdout.splitlines()
+    assert f"torch {torch.__version__}" in versions
+    assert device == "CUDA device: none"
+    assert [each[:40] for each in errors if "left out" in each and "transf" not in each] == [
+        "error: `rich` does not import: ImportErr",
+        "error: `tokenizers` does not import: Imp",
+    ]
+    assert sum("make wheels" in each for each in errors) == 1
+    assert (errors[-1], done.returncode) == ("not ready", 2)
+    assert called("--check", "--rehearse").stdout.splitlines()[-1] == "ready"
+
+
 @pytest.mark.parametrize(
     ("arguments", "fact"),
     [
@@ -84,9 +102,9 @@ def test_what_is_no_argument_is_one_error(
     assert (done.returncode, done.stdout) == (2, "")
 
 
-def called(*arguments: str) -> subprocess.CompletedProcess[str]:
+def called(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "benchmarks/gpu.py", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=env)
 
 
 def test_what_a_gpu_is_asked_resolves_without_one(tmp_path: Path) -> None:
