@@ -11,13 +11,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from specflow import published
-from specflow.facts import BUILTIN, ModelFacts, read_folder
+from specflow.facts import BUILTIN, WITHOUT_CONFIG, ModelFacts, read_folder
 from specflow.headers import Problem
 
 FORMAT = "dummy"  # the word of `run.load_format`
 QUANTIZED = ("quantization_config", "compression_config")
 BESIDE = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")
 AS_FOLDER = "write its config.json into a folder, and name that"
+ENOUGH = "put the model's config.json there: weights that are made up need no more"
+# What no class of the library has a fitting default for: the size of a model is the model's own.
+NEEDED = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+)
 Look = Callable[[str], ModelFacts]
 
 
@@ -39,7 +48,8 @@ def reader(otherwise: Look, asked: tuple[str, ...] = ()) -> Look:
 def made_up(found: ModelFacts, asked: tuple[str, ...] = ()) -> ModelFacts:
     """The same model whose weights do not matter; `unmade` where no config says what they are."""
     if found.problem is not None and not found.config:
-        return found
+        lacks = found.problem.message.endswith(WITHOUT_CONFIG)
+        return replace(found, problem=replace(found.problem, help=ENOUGH)) if lacks else found
     if found.tokens is not None:
         why = "is a GGUF file, whose weights are stored in types of its own"
         return _unmade(found, asked, why, AS_FOLDER)
@@ -51,6 +61,10 @@ def made_up(found: ModelFacts, asked: tuple[str, ...] = ()) -> ModelFacts:
     if how:
         why = f"is quantized (`{how}`), and dummy weights are plain floats"
         return _unmade(found, asked, why, "name its config.json without that, or run it elsewhere")
+    lacking = [f"`{key}`" for key in NEEDED if not found.text.get(key)]
+    if lacking:
+        why = f"has a config.json that says no {', no '.join(lacking)}"
+        return _unmade(found, asked, why, "write what is missing into its config.json")
     return found
 
 

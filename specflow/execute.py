@@ -34,7 +34,7 @@ from specflow.memory import positions
 from specflow.models import loading
 from specflow.models.backends import open_backend
 from specflow.models.drafters import DRAFTERS
-from specflow.models.dummy import pretrained
+from specflow.models.dummy import first_forward, may_be_made, pretrained
 from specflow.models.lm import LanguageModel
 from specflow.models.ragged import BatchPlanner
 from specflow.models.tokenizer import ByteTokenizer, Tokenizer, Words
@@ -140,6 +140,8 @@ def execute(
 def open_target(recipe: ResolvedRecipe, watch: Stages) -> tuple[LanguageModel, Words]:
     """The target on its device, with its tokenizer; RuntimeFault where that cannot be."""
     heed()
+    for block in ("target", "draft"):
+        may_be_made(recipe.facts[block])
     if recipe.run.device == "cuda" and not torch.cuda.is_available():
         built = "" if torch.version.cuda else f" that torch {torch.__version__} can use"
         raise RuntimeFault(
@@ -151,7 +153,8 @@ def open_target(recipe: ResolvedRecipe, watch: Stages) -> tuple[LanguageModel, W
     made = "making up" if recipe.facts["target"].dummy else "loading"
     watch.say(f"{made} {recipe.target.model}")
     backend = open_backend(recipe.run.attention)  # before weights: it may not be installed
-    with device_faults("while the target was loaded"):
+    found = recipe.facts["target"]
+    with device_faults("while the target was loaded"), first_forward(found):
         target = LanguageModel.wrap(pretrained(recipe, "target"), backend)
     return target, open_tokenizer(recipe)
 
@@ -220,6 +223,8 @@ def compare(report: Report, done: Run, base: Run, wanted: Wanted) -> None:
             "seconds": base.timed.total,
             "forward_seconds": base.timed.forward,
             "cpu_seconds": base.timed.cpu,
+            "steps": base.timed.steps,
+            "step_ms": base.timed.step_ms,
         }
     if wanted.check_lossless:
         plain = {c.request.id: c.tokens for c in base.completions}
@@ -375,7 +380,7 @@ def timed_of(session: Session, total: float, cpu: float) -> Timed:
         phases |= {"draft": clock.draft, "verify": clock.verify, "commit": clock.commit}
     models = (session.target, *session.drafter.models())
     forward = None if whole else sum(m.forward_seconds for m in models)
-    return Timed(phases, total, forward, cpu)
+    return Timed(phases, total, forward, cpu, clock.steps)
 
 
 def plain_of(recipe: Recipe) -> Recipe:

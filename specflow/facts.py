@@ -49,6 +49,7 @@ NO_BLOCK = block_config.BlockFacts()
 MISSING = "missing"  # the kind of problem of a model that is not here
 ELSEWHERE = "elsewhere"  # the kind of problem of a model that is not here, and need not be
 ASK = "`--hub` asks the Hub for its config and headers, `--facts FILE` has them in a file"
+WITHOUT_CONFIG = "has no config.json"
 NAME_ONE = "name a checkpoint folder, a .gguf file, or builtin:NAME"
 AS_SAID = "correct its config.json, download it again, or name another draft"
 FOR_ANOTHER = "name a draft that was made for this target"
@@ -679,7 +680,7 @@ def _known_folder(model: str, folder: Path) -> ModelFacts:
 
 def _folder(model: str, folder: Path) -> ModelFacts:
     if not (folder / "config.json").is_file():
-        raise Refused(f"`{model}` has no config.json", "name the folder of a whole checkpoint")
+        raise Refused(f"`{model}` {WITHOUT_CONFIG}", "name the folder of a whole checkpoint")
     said = read_object(model, folder / "config.json")
     for config in (said, read_object(model, folder / "generation_config.json")):
         if token_ids(config.get("eos_token_id")) is None:

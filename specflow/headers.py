@@ -164,7 +164,8 @@ def _no_weights(model: str, folder: Path) -> NoReturn:
             f"`{model}` holds its weights as a pickle only ({pickles[0]})",
             "convert it to safetensors; a pickle can run code, so it is never loaded",
         )
-    raise Refused(f"`{model}` has no safetensors file", "download the weights")
+    without = "to measure speed without them, write `run.load_format: dummy`"
+    raise Refused(f"`{model}` has no safetensors file", f"download the weights; {without}")
 
 
 def read_all(model: str, files: Iterable[Path]) -> dict[str, Tensor]:

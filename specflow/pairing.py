@@ -22,6 +22,7 @@ from specflow.constraints.pairs import (
 from specflow.diagnostics import Diagnostic, Severity
 from specflow.facts import CAUSAL_LM, DraftFacts, Facts, ModelFacts
 from specflow.formats import TAPS, TARGET_KV, named
+from specflow.stored import stored_as
 from specflow.vocab_map import differing_ids, offset_fault
 
 UNKNOWN = "not known"
@@ -77,10 +78,15 @@ def fit(facts: Facts, findings: Sequence[Diagnostic]) -> tuple[Row, ...]:
     spoken = {code for d in findings for code in [d.code] if code in ("SF003", "SF064")}
     if not (draft.model or (net.format and net.bundled) or spoken) or not target.model:
         return ()
-    if net.format == CAUSAL_LM and draft.model == target.model:
+    if net.format == CAUSAL_LM and draft.model == target.model and _no_draft(findings):
         net = DraftFacts()
     rows = _rows(target, facts[facts.holder], net)
     return tuple(_judged(row, findings) for row in rows)
+
+
+def _no_draft(findings: Sequence[Diagnostic]) -> bool:
+    """Whether a rule says that a draft network was looked for in a model, and none is there."""
+    return any(d.code in (*CODES["kind"], "SF064") for d in findings)
 
 
 def _rows(target: ModelFacts, draft: ModelFacts, net: DraftFacts) -> Iterator[Row]:
@@ -218,7 +224,8 @@ def _block(_target: ModelFacts, draft: ModelFacts, net: DraftFacts) -> Row | Non
 
 
 def _context(target: ModelFacts, draft: ModelFacts, net: DraftFacts) -> Row | None:
-    if net.bundled or draft.model == target.model or net.reads == TARGET_KV:
+    itself = draft.model == target.model and net.format != CAUSAL_LM
+    if net.bundled or itself or net.reads == TARGET_KV:
         return None
     ours, theirs = target.max_positions, draft.max_positions
     shorter = 0 < theirs < ours
@@ -227,7 +234,8 @@ def _context(target: ModelFacts, draft: ModelFacts, net: DraftFacts) -> Row | No
 
 
 def _positions(target: ModelFacts, draft: ModelFacts, net: DraftFacts) -> Row | None:
-    if net.bundled or draft.model == target.model or net.reads == TARGET_KV:
+    itself = draft.model == target.model and net.format != CAUSAL_LM
+    if net.bundled or itself or net.reads == TARGET_KV:
         return None
     ours, theirs = rope(target), rope(draft)
     if ours is None and theirs is None:
@@ -249,8 +257,11 @@ def _types(model: ModelFacts) -> str:
     name, _dtype = packed_weight(model)
     if name or quantiser(model):
         return f"quantised ({quantiser(model) or 'config.json does not say so'})"
+    if model.dummy and model.unmade is None and not model.tensors:
+        return MADE_UP
     if not model.tensors:
-        return MADE_UP if model.dummy and model.unmade is None else UNKNOWN
+        said = stored_as(model)
+        return f"{said}, as recorded" if said else UNKNOWN
     counts: dict[str, int] = {}
     for each in model.tensors.values():
         counts[each.dtype] = counts.get(each.dtype, 0) + 1

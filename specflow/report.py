@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from specflow.dummies import FORMAT as DUMMY
+
 COMPLETIONS, REPORT = "completions.jsonl", "report.json"  # what a run leaves in its folder
 SCHEMA = 1
 TOO_FEW = 64  # verifies below which a low accept length says nothing
@@ -65,7 +67,8 @@ def merged(tallies: Sequence[Tally]) -> Tally:
     return Tally(*totals, sum(t.accepted for t in tallies), histogram)
 
 
-PHASES = ("prefill", "step", "draft", "verify", "commit", "other")
+IN_STEP = ("step", "draft", "verify", "commit")  # phases of a step: one, or the three
+PHASES = ("prefill", *IN_STEP, "other")
 
 
 @dataclass(frozen=True)
@@ -73,12 +76,22 @@ class Timed:
     """Seconds of a run: by phase, inside forwards, in all, and the process's CPU seconds.
 
     forward  None where a step is one launch, whose inside no clock sees
+    steps    how many the phases but the prefill were spent in
     """
 
     phases: Mapping[str, float]
     total: float
     forward: float | None
     cpu: float
+    steps: int = 0
+
+    @property
+    def step_ms(self) -> dict[str, float]:
+        """Milliseconds of a mean step: in all, and by phase; empty where there was none."""
+        if not self.steps:
+            return {}
+        each = {p: 1000 * s / self.steps for p, s in self.phases.items() if p in IN_STEP}
+        return {"total": sum(each.values()), **each}
 
 
 @dataclass
@@ -125,6 +138,8 @@ class Report:
         out["seconds"] = {**self.timed.phases, "other": other, "total": self.timed.total}
         out["forward_seconds"] = self.timed.forward
         out["cpu_seconds"] = self.timed.cpu
+        out["steps"] = self.timed.steps
+        out["step_ms"] = self.timed.step_ms
         out["tok_s"] = tok_s
         if self.baseline is not None:
             out["baseline"] = dict(self.baseline)
@@ -184,7 +199,8 @@ def warnings(report: Mapping[str, Any]) -> list[str]:
     """What a reader should be told about the numbers."""
     verifies, drafted = report["totals"]["verifies"], report["totals"]["drafted"]
     if (
-        verifies < TOO_FEW
+        made_up(report)
+        or verifies < TOO_FEW
         or report["accept_length"] > TOO_LOW
         or report["recipe"].get("verify", {}).get("num_draft_tokens", 1) == 1
     ):
@@ -205,6 +221,8 @@ def warnings(report: Mapping[str, Any]) -> list[str]:
 
 def table(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """The report as rows of (what, figure, how it is made)."""
+    if made_up(report) and report.get("step_ms"):  # of another engine a step is not known
+        return _of_steps(report)
     totals, seconds = report["totals"], report["seconds"]
     gained = f"({totals['accepted']} accepted + {totals['verifies']} verifies)"
     rows = []
@@ -253,11 +271,33 @@ def table(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     rows.append(
         ("looping", f"{100 * report['looping']:.0f}%", f"completions that say {LOOP} tokens twice")
     )
-    if "lossless" in report:
-        rows.append(
-            ("lossless", report["lossless"]["verdict"], "against plain decoding, token by token")
-        )
-    return rows
+    return rows + _lossless(report)
+
+
+def made_up(report: Mapping[str, Any]) -> bool:
+    """Whether weights were random: then nothing that hangs on what a model says means anything."""
+    return bool(report["recipe"].get("run", {}).get("load_format") == DUMMY)
+
+
+def _of_steps(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """What means something where weights are random: how long a step takes."""
+    steps, plain = report["step_ms"], report.get("baseline", {}).get("step_ms")
+    rows = [("a step", f"{steps['total']:.2f} ms", f"the mean of {report['steps']}")]
+    parts = [f"{p} {steps[p]:.2f}" for p in IN_STEP if p in steps]
+    if len(parts) > 1:
+        rows.append(("of it", " ".join(parts), "ms, by phase"))
+    if plain:
+        count = f"the mean of {report['baseline']['steps']}, nothing drafted"
+        rows.append(("a plain step", f"{plain['total']:.2f} ms", count))
+        even = _ratio(steps["total"], plain["total"])
+        rows.append(("breaks even at", f"{even:.2f}", "accept length: a step / a plain step"))
+    return [*rows, *_shares(report), *_lossless(report)]
+
+
+def _lossless(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    if "lossless" not in report:
+        return []
+    return [("lossless", report["lossless"]["verdict"], "against plain decoding, token by token")]
 
 
 def _shares(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:

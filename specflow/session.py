@@ -68,12 +68,16 @@ class Completion:
 
 @dataclass
 class Clock:
-    """Seconds by phase: draft up to the target's forward, verify during it, commit after it."""
+    """Seconds by phase: draft up to the target's forward, verify during it, commit after it.
+
+    steps  how many there were; a prefill is none
+    """
 
     draft: float = 0.0
     verify: float = 0.0
     commit: float = 0.0
     prefill: float = 0.0
+    steps: int = 0
 
 
 @dataclass
@@ -275,6 +279,7 @@ class Session:
     def _count(self, began: float, read: float) -> None:
         """Where the time of a step went; of a step that is one launch only the whole is known."""
         now = perf_counter()
+        self.clock.steps += 1
         if self.captured.whole:
             self.clock.verify += read + now - began
             return

@@ -39,6 +39,12 @@ HALVES = {
 }  # fmt: skip
 
 
+def stored_as(facts: ModelFacts) -> str:
+    """What is recorded of how a model's weights are stored; empty where nothing is."""
+    said = str((published.record(facts.model) or {}).get("weights", "")) if facts.recorded else ""
+    return "" if said == "unknown" else said
+
+
 def stored_dtype(facts: ModelFacts) -> str:
     """The float of two bytes that most of a model is stored in; empty for another, or none known.
 
@@ -50,7 +56,7 @@ def stored_dtype(facts: ModelFacts) -> str:
     if lengths:
         return HALVES.get(max(lengths, key=lambda dtype: lengths[dtype]), "")
     if facts.recorded:
-        return HALVES.get(str((published.record(facts.model) or {}).get("weights")), "")
+        return HALVES.get(stored_as(facts), "")
     said = (config.get(key) for config in (facts.text, facts.config) for key in DTYPE_KEYS)
     return HALVES.get(str(next(filter(None, said), "")), "") if facts.dummy else ""
 

@@ -12,7 +12,7 @@ from specflow.cli.common import CLEAN, show, tell
 from specflow.cli.files import keep
 from specflow.cli.progress import Progress
 from specflow.diagnostics import Diagnostic
-from specflow.report import REPORT
+from specflow.report import REPORT, made_up
 from specflow.session import Completion
 
 
@@ -38,6 +38,7 @@ def leave(
         print(text)
     else:
         show(findings, args.format)
-        shown = [(c.request.id, c.text) for c in completions] if args.prompt else []
+        asked = args.prompt and not made_up(report)  # the text of random weights is noise
+        shown = [(c.request.id, c.text) for c in completions] if asked else []
         watch.table(report, shown)
     return unwritten

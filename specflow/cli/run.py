@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+from dataclasses import replace
 from pathlib import Path
 
 from specflow import prompts as prompt_files
@@ -19,9 +20,12 @@ from specflow.cli.common import (
     tell,
 )
 from specflow.cli.files import count, prepare_folder, prompts_of, stand_somewhere
-from specflow.errors import UsageError
+from specflow.diagnostics import Severity
+from specflow.errors import RecipeError, UsageError
 from specflow.recipe import Recipe, ResolvedRecipe
 from specflow.report import COMPLETIONS, REPORT
+
+UNMADE = "SF079"  # a warning, since an engine may run what cannot be made up here
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -63,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
     gc.enable()
     stand_somewhere()
     recipe, resolved = read(args.recipe, args.overrides, stand_in=args.stand_in)
+    if args.engine is None:
+        need_made(resolved)
     tell(resolved.findings)
     if args.check_lossless and resolved.sampling.temperature > 0:
         temperature = f"{resolved.sampling.temperature:g}"
@@ -93,6 +99,13 @@ def run(args: argparse.Namespace) -> int:
         unwritten = leave(args, out, watch, report, outcome.findings, outcome.completions)
     failed = outcome.findings or outcome.stopped or (report or {}).get("lossless", {}).get("failed")
     return FINDINGS if failed else unwritten
+
+
+def need_made(resolved: ResolvedRecipe) -> None:
+    """Stop where weights are to be made up here, and cannot be: what warns of that ends it."""
+    unmade = [d for d in resolved.findings if d.code == UNMADE]
+    if unmade:
+        raise RecipeError([replace(d, severity=Severity.ERROR) for d in unmade])
 
 
 def _prompts(

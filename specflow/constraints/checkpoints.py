@@ -174,9 +174,13 @@ def dummy_without_config(r: ResolvedRecipe) -> Iterator[Finding]:
 
     ## Why
     `run.load_format: dummy` makes random weights of the sizes that config.json says, plain floats
-    of `run.dtype`. A config that is recorded in part does not say all sizes, and one of quantized
-    weights, as a GGUF file is, means another network. Such a recipe can be judged, and run on an
-    engine; `specflow run` stops.
+    of `run.dtype`. A config that is recorded or written in part does not say all sizes, and one of
+    quantized weights, as a GGUF file is, means another network. Such a recipe can be judged, and
+    run on an engine; `specflow run` stops.
+
+    A config says `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers` and
+    `num_attention_heads` at least. What else it leaves out is as the library has it for its
+    `model_type`.
 
     ## Example
     ```yaml
@@ -193,8 +197,8 @@ def dummy_without_config(r: ResolvedRecipe) -> Iterator[Finding]:
     ```
 
     ## Fix
-    Name a folder that holds the model's config.json: it needs no more. Or leave `run.load_format`
-    out.
+    Name a folder that holds the model's config.json: it needs no more. Write what is missing into
+    it. Or leave `run.load_format` out.
     """
     for block in MODELS:
         unmade = r.facts[block].unmade

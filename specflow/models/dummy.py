@@ -22,13 +22,21 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from specflow.config_draft import trust_width
 from specflow.errors import RuntimeFault
 from specflow.facts import DraftFacts, ModelFacts, text_of
+from specflow.faults import of_device
 from specflow.formats import named
 from specflow.models.adapters import Adapter, absorb
 from specflow.models.block_draft import BlockModel
 from specflow.models.block_nets import BlockNet
 from specflow.models.families import register
 from specflow.models.linear import pack
-from specflow.models.loading import DTYPES, foreign, load_weights, open_model, quiet
+from specflow.models.loading import (
+    DTYPES,
+    foreign,
+    load_weights,
+    one_line,
+    open_model,
+    quiet,
+)
 from specflow.models.nets import DraftModel, DraftNet, Sizes
 from specflow.models.weights import block_sizes, flagged
 from specflow.recipe import ResolvedRecipe
@@ -88,6 +96,23 @@ def pretrained(recipe: ResolvedRecipe, block: str) -> Any:
     if recipe.facts[block].dummy:
         return causal_lm(recipe.facts[block], **where)
     return load_weights(open_model(recipe[f"{block}.model"]), **where)
+
+
+@contextmanager
+def first_forward(found: ModelFacts) -> Iterator[None]:
+    """Sizes of a written config that do not go together are told by the first forward alone.
+
+    Of a checkpoint, or of a config that is recorded, such an error is not the config's.
+    """
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError, IndexError, ZeroDivisionError) as error:
+        if isinstance(error, RuntimeFault) or not found.dummy or found.recorded or of_device(error):
+            raise
+        raise RuntimeFault(
+            f"the sizes in config.json of `{found.model}` do not go together: {one_line(error)}; "
+            "write the whole config, or name another model"
+        ) from error
 
 
 def may_be_made(found: ModelFacts) -> None:

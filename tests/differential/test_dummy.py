@@ -358,7 +358,40 @@ def test_a_report_says_what_is_random(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (said["lossless"]["failed"], said["lossless"]["identical"]) == (False, 1)
     line = json.loads((out / "completions.jsonl").read_text())
     assert line["prompt_tokens"] == 5  # bytes of four characters
-    assert random in " ".join(capsys.readouterr().out.split())
+    shown = capsys.readouterr().out
+    assert random in " ".join(shown.split())
+    rows = {line.partition("  ")[0] for line in shown.splitlines()}
+    assert {"a step", "of it", "a plain step", "breaks even at", "lossless"} <= rows
+    assert not rows & {"accept length", "draft accept rate", "speed", "speedup", "looping"}
+    assert json.loads((out / "completions.jsonl").read_text())["text"] not in shown
+    step = said["step_ms"]
+    assert said["steps"] == said["totals"]["verifies"]  # of one request, after its first token
+    assert step["total"] == pytest.approx(step["draft"] + step["verify"] + step["commit"])
+    for phase in ("draft", "verify", "commit"):
+        assert step[phase] == pytest.approx(1000 * said["seconds"][phase] / 8)
+    assert said["baseline"]["steps"] == 8
+
+
+@pytest.mark.parametrize("key", ["n_group", "num_experts_per_tok", "qk_rope_head_dim"])
+def test_what_the_library_fills_in_may_not_go_with_the_rest(
+    key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = json.loads((facts.PICO / "deepseek" / "config.json").read_text())
+    config.pop(key)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    words = [f"target.model={tmp_path}", "run.load_format=dummy", "--prompt", "ab"]
+    assert main(["run", "pico/plain", *words]) == 1
+    said = capsys.readouterr()
+    assert f"the sizes in config.json of `{tmp_path}` do not go together" in said.out + said.err
+    assert "SF090" not in said.out + said.err
+
+
+def test_of_a_record_an_error_is_not_the_configs() -> None:
+    found = facts.ModelFacts("org/name", dummy=True, recorded="its record")
+    with pytest.raises(IndexError), dummy.first_forward(found):
+        raise IndexError
+    with pytest.raises(RuntimeFault), dummy.first_forward(replace(found, recorded="")):
+        raise IndexError
 
 
 def test_a_tokenizer_that_is_there_is_read(tmp_path: Path) -> None:
@@ -403,7 +436,7 @@ def test_what_does_not_fit_is_refused_before_it_is_made(tmp_path: Path) -> None:
         ({"num_key_value_heads": 3}, "divide"),
         ({"rms_norm_eps": "small"}, "no config"),
         ({"hidden_act": "unheard_of"}, "no weights can be made"),
-        ({"num_hidden_layers": 0}, "says no layers"),
+        ({"num_hidden_layers": 0}, "says no `num_hidden_layers`"),
         ({"head_dim": 3}, "says heads of 3"),
     ],
 )

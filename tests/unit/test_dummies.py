@@ -201,8 +201,45 @@ def test_a_gguf_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[st
     )
     assert main(["run", str(tmp_path / "r.yaml"), "--prompt", "a"]) == 1
     said = capsys.readouterr()
-    assert "error[SF091]" in said.out + said.err
-    assert "makes no weights of it" in said.out + said.err
+    assert (said.out + said.err).count("[SF079]") == 1
+    assert "error[SF079]" in said.out
+    assert "making up" not in said.err  # it is told before anything loads
+
+
+@pytest.mark.parametrize("key", dummies.NEEDED)
+def test_a_config_in_part_is_told(
+    key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = {k: v for k, v in CONFIG.items() if k != key}
+    for name, said in (("top", config), ("inside", {"text_config": config})):
+        unmade = looked(only(tmp_path / name, **said)).unmade
+        assert unmade is not None
+        assert unmade.message.endswith(f"has a config.json that says no `{key}`")
+    words = ["pico/plain", "run.load_format=dummy", f"target.model={tmp_path / 'top'}"]
+    assert main(["validate", *words]) == 0
+    assert f"warning[SF079]: `{tmp_path / 'top'}` has" in capsys.readouterr().out
+    assert main(["run", *words, "--prompt", "a"]) == 1
+    assert "error[SF079]" in capsys.readouterr().out
+
+
+def test_what_to_put_into_a_folder_is_told(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    problem = looked(tmp_path / "empty").problem
+    assert problem is not None
+    assert problem.help == dummies.ENOUGH
+    bare_ = read(str(only(tmp_path / "a", **CONFIG))).problem
+    assert bare_ is not None
+    assert "`run.load_format: dummy`" in bare_.help
+
+
+def test_a_recipe_that_can_be_judged_alone_ends_with_one_message(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["deepseek/v3_nextn", "run.load_format=dummy"]
+    assert main(["run", *words, "--prompt", "a"]) == 1
+    said = capsys.readouterr()
+    assert said.out.count("[SF079]") == said.out.count("error[") == 1
+    assert said.err == ""
 
 
 def test_a_model_that_is_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
@@ -304,6 +341,19 @@ def test_the_table_says_what_is_made_up(tmp_path: Path, capsys: pytest.CaptureFi
     said = capsys.readouterr().out
     assert re.search(r"stored as +ok +made up +made up\n", said)
     assert re.search(r"map +ok .*`d2t` of 1216: made up\n", said)
+
+
+def test_a_target_that_drafts_for_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = bare("builtin:pico-llama", tmp_path / "a")
+    words = [f"{block}.model={folder}" for block in ("target", "draft")]
+    assert main(["validate", "pico/standalone", "run.load_format=dummy", *words]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"kind +ok .* a whole language model\n", said)
+    assert {"embedding", "head", "context"} <= {
+        line.partition(" ")[0] for line in said.splitlines()
+    }
 
 
 def test_random_chances_are_not_calibrated(

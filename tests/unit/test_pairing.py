@@ -147,3 +147,18 @@ def test_the_table_stands_beside_findings_too(
     assert "error (SF060)" in capsys.readouterr().out
     file.write_text("target: [")
     assert main(["validate", str(file)]) == 2  # nothing is known of its models
+
+
+def test_what_is_recorded_of_how_weights_are_stored() -> None:
+    recipe = load(find("llama/llama3_1_eagle3_chain"))
+    stored = {row.what: row for row in fit(facts_of(recipe), ())}["stored as"]
+    assert (stored.target, stored.draft) == ("BF16, as recorded", "FP16, as recorded")
+    assert stored.verdict == OK
+    unknown = {row.what: row for row in fit(facts_of(load(find("kimi/k2_eagle3"))), ())}
+    assert unknown["stored as"].verdict == UNTOLD
+
+
+def test_a_target_without_a_draft_in_it_is_no_draft() -> None:
+    found = rows("target: {model: tiny-llama}\ndraft: {algorithm: NEXTN, model: tiny-llama}\n")
+    assert found["kind"].draft.startswith("no draft that is known")
+    assert "embedding" not in found
