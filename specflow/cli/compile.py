@@ -60,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
         f"{len(resolved.findings) or 'no'} findings   {took:.0f} ms"
     )
     _tell_graph(seen[0], graph)
+    if resolved.run.compile != "none":
+        print(f"          `run.compile: {resolved.run.compile}` runs step.py, compiled whole, instead")
     return _write(module, args.out, force=args.force)
 
 

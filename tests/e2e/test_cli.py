@@ -231,7 +231,11 @@ def test_compile_tells_why_and_keeps_a_hand_edited_module(tmp_path: Path) -> Non
     assert kept.returncode == 1
     assert "edited by hand" in kept.stderr
     assert file.read_text().endswith("# mine\n")
-    assert specflow("compile", "pico/ngram", "-o", str(tmp_path), "--force").returncode == 0
+    done = specflow("compile", "pico/ngram", "-o", str(tmp_path), "--force")
+    assert done.returncode == 0
+    assert "instead" not in done.stdout
+    other = specflow("compile", "pico/ngram", "run.compile=inductor", "-o", str(tmp_path))
+    assert "runs step.py, compiled whole, instead" in other.stdout
 
 
 def test_ctrl_c_keeps_what_has_ended(tmp_path: Path) -> None:
