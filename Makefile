@@ -30,16 +30,18 @@ test:  ## the tests, less the slow ones and those that need a GPU
 slow:  ## the long proofs
 	$(PYTHON) -m pytest -m slow
 
-kernels:  ## compile every kernel of every recipe for sm_90 and sm_100: registers, spills, seconds
-	$(PYTHON) benchmarks/kernels.py
+kernels:  ## compile every kernel of every recipe, or of RECIPES, for sm_90 and sm_100; up to 10 minutes
+	$(PYTHON) benchmarks/kernels.py $(RECIPES)
 
 gpu:  ## on a CUDA device: kernels, captured steps, and what a step costs, in some 5 minutes
 	$(PYTHON) benchmarks/gpu.py
 
-wheels:  ## out/wheels: what a GPU machine without a network may lack beside torch and triton
+wheels:  ## out/wheels: what a machine with torch, triton and numpy alone lacks, to carry to one without a network
+	rm -rf out/wheels
 	$(PYTHON) -m pip wheel -q --no-deps -w out/wheels 'antlr4-python3-runtime==4.9.*'
-	$(PYTHON) -m pip download -q --no-deps $(FOR) 'omegaconf>=2.3,<2.4' platformdirs 'transformers>=5.24,<5.25'
-	$(PYTHON) -m pip download -q $(FOR) 'pydantic>=2.10,<3'
+	$(PYTHON) -m pip download -q --no-deps $(FOR) 'omegaconf>=2.3,<2.4'
+	$(PYTHON) -m pip download -q $(FOR) jinja2 platformdirs 'pydantic>=2.10,<3' pyyaml rich 'transformers>=5.24,<5.25'
+	rm -f out/wheels/numpy-*
 	du -sh out/wheels
 
 golden:  ## rewrite golden files and diagnostics pages; read the diff

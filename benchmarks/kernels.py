@@ -4,7 +4,9 @@
 
 The steps of recipes are run with models that say nothing, on a driver that launches nothing: what a
 kernel is given, its types, alignments and compile-time numbers, is what a device would be given. A
-table says registers and stack a thread, shared memory a program, and seconds to compile.
+table says registers and stack a thread, shared memory a program, and seconds of CPU to compile. All
+recipes take some minutes, ten on a slow core; one recipe takes seconds. Exit code 0: no kernel
+spills, or takes long to compile; 1: one does; 2: arguments.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -45,7 +46,8 @@ from specflow.resolve import resolve
 
 VOCABULARY, HIDDEN = 128256, 4096  # of Llama 3: a step's kernels are specialised to no more
 MOST_STACK = 16  # bytes a thread: an aligned slot or two of the calling convention, not a spill
-SLOWEST = 10.0  # seconds: what takes longer to compile is a fault
+SLOWEST = 10.0  # seconds of CPU: what takes longer to compile is a fault
+ARCHS = (90, 100)
 KINDS = {"int64": torch.int64, "float": torch.bfloat16, "model": torch.bfloat16, "bool": torch.bool}
 
 
@@ -83,31 +85,46 @@ class Nowhere:
         return GPUTarget("cuda", self.arch, 32)
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A kernel as it would be launched, and what launches it."""
+
+    kernel: JITFunction
+    given: tuple[Any, ...]
+    named: dict[str, Any]
+    by: str
+    arch: int
+
+    def compile(self) -> tuple[str, Compiled]:
+        """What a device would need: a key of its code, and the figures."""
+        began = cpu_seconds()
+        with driven(self.arch):
+            made = self.kernel.run(*self.given, grid=(1,), warmup=True, **self.named)
+        took = cpu_seconds() - began
+        used = resources(made.asm["cubin"])
+        return made.hash, Compiled(
+            self.kernel.__name__, self.by, self.arch, made.metadata.num_warps, used["REG"],
+            used["STACK"], used["LOCAL"], made.metadata.shared, round(took, 2),
+        )  # fmt: skip
+
+
 class Ahead:
     """Kernels as they are launched: those of one text and one kind of arguments once."""
 
     def __init__(self, arch: int) -> None:
         self.arch, self.by = arch, ""
-        self.seen: set[Any] = set()
-        self.found: dict[str, Compiled] = {}
+        self.asked: dict[Any, Asked] = {}
 
     def launch(self, kernel: JITFunction, *given: Any, **named: Any) -> None:
-        """Compile what would run."""
+        """Note what would run."""
         text = kernel.src.partition(":")[2]  # without its name, which the step chose
         key = (text, *map(kind_of, given), *sorted(named.items()))
-        if key in self.seen:
-            return
-        began = time.perf_counter()
-        made = kernel.run(*given, grid=(1,), warmup=True, **named)
-        took = time.perf_counter() - began
-        self.seen.add(key)
-        if made.hash in self.found:
-            return
-        used = resources(made.asm["cubin"])
-        self.found[made.hash] = Compiled(
-            kernel.__name__, self.by, self.arch, made.metadata.num_warps, used["REG"],
-            used["STACK"], used["LOCAL"], made.metadata.shared, round(took, 2),
-        )  # fmt: skip
+        self.asked.setdefault(key, Asked(kernel, given, named, self.by, self.arch))
+
+
+def cpu_seconds() -> float:
+    """Of this process and those it waited for: on a shared machine the clock counts others too."""
+    return sum(os.times()[:4])
 
 
 def kind_of(given: Any) -> Any:
@@ -133,21 +150,30 @@ def resources(cubin: bytes) -> dict[str, int]:
 
 
 @contextmanager
-def ahead(arch: int) -> Iterator[Ahead]:
-    """Whatever is launched meanwhile is compiled for a target, and not launched."""
-    made, launcher = Ahead(arch), KernelInterface.__getitem__
+def driven(arch: int) -> Iterator[None]:
+    """Triton compiles for a target."""
     before = driver._active  # noqa: SLF001 - asked for by its name it would look for a GPU
+    driver.set_active(Nowhere(arch))
+    try:
+        yield
+    finally:
+        driver._active = before  # noqa: SLF001 - as above
+
+
+@contextmanager
+def ahead(arch: int) -> Iterator[Ahead]:
+    """Whatever is launched meanwhile for a target is noted, and not launched."""
+    made, launcher = Ahead(arch), KernelInterface.__getitem__
 
     def launch(kernel: JITFunction, _grid: Any) -> Callable[..., None]:
         return lambda *given, **named: made.launch(kernel, *given, **named)
 
-    driver.set_active(Nowhere(arch))
     KernelInterface.__getitem__ = launch
     try:
-        yield made
+        with driven(arch):
+            yield made
     finally:
         KernelInterface.__getitem__ = launcher
-        driver._active = before  # noqa: SLF001 - as above
 
 
 class Silent:
@@ -177,8 +203,8 @@ def answer(value: Value, sizes: dict[str, int]) -> Tensor:
     return torch.empty(shape, dtype=KINDS[value.dtype])
 
 
-def compile_step(made: Ahead, recipe: str, path: Path, rows: int, *overrides: str) -> None:
-    """Compile what every variant of a recipe launches for so many rows."""
+def ask_step(made: Ahead, recipe: str, path: Path, rows: int, *overrides: str) -> None:
+    """Run every variant of a recipe for so many rows."""
     resolved = resolve(load(path, overrides))
     graph = lower(resolved)
     with tempfile.TemporaryDirectory() as folder:
@@ -197,8 +223,8 @@ def compile_step(made: Ahead, recipe: str, path: Path, rows: int, *overrides: st
             device.VARIANTS[variant.name](models, models, device.Device.new(rows, "cpu"), *given)
 
 
-def compile_pools(made: Ahead, rows: int) -> None:
-    """Compile what models launch beside the step: at the shape of Llama 3 8B, in bfloat16."""
+def ask_pools(made: Ahead, rows: int) -> None:
+    """What models launch beside the step: at the shape of Llama 3 8B, in bfloat16."""
     from specflow.kernels import attention_triton, block_triton, inject_triton, kv_triton
     from specflow.kernels.attention import Scoring, Sight
     from specflow.kernels.inject import Landing, Turning
@@ -229,59 +255,105 @@ def compile_pools(made: Ahead, rows: int) -> None:
         attention_triton.attend_new(query, slots[0], slots[1], sight, Scoring(width**-0.5))
 
 
-def compile_all(
-    recipes: Sequence[str], archs: Sequence[int], rows: Sequence[int]
-) -> list[Compiled]:
-    """Compile all kernels of recipes, and of what lies beside their steps.
+def ask_all(recipes: Sequence[str], archs: Sequence[int], rows: Sequence[int]) -> list[Asked]:
+    """All kernels of recipes, and of what lies beside their steps; nothing is compiled yet.
 
     Many packs have the same step: after the first turn only those that brought a kernel are asked.
     """
-    found: list[Compiled] = []
+    found: list[Asked] = []
     asked = list(recipes)
     for arch in archs:
         with ahead(arch) as made:
             for count in rows:
                 for recipe in asked:
-                    compile_step(made, recipe, find(recipe), count)
-                compile_pools(made, count)
-                brought = {each.by.split()[0] for each in (*found, *made.found.values())}
+                    ask_step(made, recipe, find(recipe), count)
+                ask_pools(made, count)
+                brought = {each.by.split()[0] for each in (*found, *made.asked.values())}
                 asked = [recipe for recipe in asked if recipe in brought]
-            found += made.found.values()
+            found += made.asked.values()
     return found
 
 
-def main() -> int:
-    """Print the table; 1 where a kernel spills, or takes long to compile."""
+def compile_all(asked: Sequence[Asked], say: Callable[[str], None] = str) -> list[Compiled]:
+    """Compile each, and say so; what is the same code for the same target is kept once."""
+    found: dict[tuple[int, str], Compiled] = {}
+    total = str(len(asked))
+    say(f"{'':{len(total) * 2 + 4}}  {HEADS}")
+    for number, each in enumerate(asked, 1):
+        key, made = each.compile()
+        kept = found.setdefault((each.arch, key), made)
+        again = "" if kept is made else ", again"
+        say(f"{number:>{len(total)}} of {total}  {line(kept)}{again}")
+    return list(found.values())
+
+
+HEADS = "arch  warps  registers  stack  shared  seconds  kernel (first launched by)"
+
+
+def line(each: Compiled) -> str:
+    """A kernel, in the columns of `HEADS`."""
+    return (
+        f"{each.arch:>4}  {each.warps:>5}  {each.registers:>9}  {each.stack:>5}  "
+        f"{each.shared:>6}  {each.seconds:>7.2f}  {each.name} ({each.by})"
+    )
+
+
+def arguments() -> argparse.ArgumentParser:
+    """Of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("recipes", nargs="*", help="all that ship, if none is named")
-    parser.add_argument("--arch", nargs="+", type=int, default=[90, 100], help="90 is H100 or H200")
-    parser.add_argument("--rows", nargs="+", type=int, default=[1, 8], help="requests of a batch")
+    parser.add_argument(
+        "--arch", nargs="+", type=int, choices=ARCHS, default=list(ARCHS), help="90: H100, H200"
+    )
+    parser.add_argument("--rows", nargs="+", type=rows, default=[1, 8], help="requests of a batch")
     parser.add_argument("-o", "--out", type=Path, help="the table as JSON")
+    return parser
+
+
+def rows(text: str) -> int:
+    """Of a batch."""
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
+def main() -> int:
+    """Print the table, each line as it is made; 1 where a kernel spills, or is slow to compile."""
+    parser = arguments()
     args = parser.parse_args()
+    try:
+        if args.out:
+            args.out.open("a").close()  # before the minutes that it takes
+    except OSError as error:
+        parser.error(f"`{args.out}` takes no table: {error.strerror}")
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+
     with tempfile.TemporaryDirectory() as fresh:
         # Nothing is remembered: each is compiled, and its time is its own.
         os.environ["TRITON_CACHE_DIR"] = fresh  # noqa: TID251 - Triton has no other way
+        recipes = args.recipes or list(names())
+        say(f"triton {triton.__version__}; what do the steps of {len(recipes)} recipes launch?")
         try:
-            found = compile_all(args.recipes or list(names()), args.arch, args.rows)
+            asked = ask_all(recipes, args.arch, args.rows)
         except (RecipeError, UsageError) as error:
             parser.error(str(error))
+        found = compile_all(asked, say)
     if args.out:
         text = {"triton": triton.__version__, "kernels": [asdict(each) for each in found]}
         args.out.write_text(json.dumps(text, indent=1) + "\n")
-    print(f"triton {triton.__version__}")
-    print("arch  warps  registers  stack  shared  seconds  kernel (first launched by)")
-    for each in found:
-        print(
-            f"{each.arch:>4}  {each.warps:>5}  {each.registers:>9}  {each.stack:>5}  "
-            f"{each.shared:>6}  {each.seconds:>7.2f}  {each.name} ({each.by})"
-        )
     spilled = [e for e in found if e.stack > MOST_STACK or e.local]
     slow = [e for e in found if e.seconds > SLOWEST]
     took = sum(each.seconds for each in found)
-    print(
-        f"{len(found)} kernels in {took:.0f} s, the slowest {max(e.seconds for e in found):.1f} s; "
-        f"{len(spilled)} spill, {len(slow)} take more than {SLOWEST:.0f} s"
+    say(
+        f"{len(found)} kernels in {took:.0f} s of CPU, the slowest "
+        f"{max(e.seconds for e in found):.1f} s; {len(spilled)} spill, "
+        f"{len(slow)} take more than {SLOWEST:.0f} s of CPU"
     )
+    for each in (*spilled, *(e for e in slow if e not in spilled)):
+        say(f"too {'slow' if each in slow else 'large'}: {line(each)}")
     return 1 if spilled or slow else 0
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("triton")
 
 from triton.runtime.jit import JITFunction
 
-from benchmarks.kernels import MOST_STACK, Compiled, ahead, compile_all, compile_step
+from benchmarks.kernels import MOST_STACK, Compiled, ahead, ask_all, ask_step, compile_all
 from specflow.kernels import (
     attention_triton,
     block_triton,
@@ -35,7 +35,7 @@ ARCHS = (90, 100)
 
 @pytest.fixture(scope="module")
 def compiled() -> list[Compiled]:
-    return compile_all(names(), ARCHS, [1])
+    return compile_all(ask_all(names(), ARCHS, [1]))
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -61,5 +61,5 @@ def test_a_step_compiles_few_kernels() -> None:
     """What a first run waits for: those of its own, and those that its tree calls."""
     for recipe, most in (("pico/eagle3", 4), ("pico/eagle3_tree", 8)):
         with ahead(90) as made:
-            compile_step(made, recipe, find(recipe), 1)
-        assert len(made.found) <= most, [each.name for each in made.found.values()]
+            ask_step(made, recipe, find(recipe), 1)
+        assert len(made.asked) <= most, [a.kernel.__name__ for a in made.asked.values()]
