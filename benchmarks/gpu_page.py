@@ -144,8 +144,8 @@ def summary(found: Found, asked: Asked) -> str:
     wrong = slips(found, asked)
     if asked.rehearse:
         ran = sum(len(items) for items in found.items.values())
-        said = f"{len(wrong)} slips: {', '.join(wrong)}" if wrong else "no slips"
-        return f"the rehearsal found {said} ({ran} items of {len(asked.parts)} parts ran)"
+        said = f"slips: {', '.join(wrong)}" if wrong else "no slips"
+        return f"the rehearsal found {said} ({ran} items ran, of {', '.join(asked.parts)})"
     left = [
         each.what.partition(":")[0] for each in verdicts(found, asked) if each.verdict != "pass"
     ]

@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.gpu import Results
 from benchmarks.gpu_device import Cuda, Trace
-from benchmarks.gpu_jobs import Found, Job, Part, run
+from benchmarks.gpu_jobs import NAMES, Found, Job, Part, run
 from benchmarks.gpu_page import ONE_LAUNCH, Asked, Verdict, page, shown, summary, verdicts
 from benchmarks.gpu_parts import PICO
 from benchmarks.gpu_speed import LLAMA, left_out
@@ -49,7 +49,7 @@ def test_every_part_runs_without_a_gpu(tmp_path: Path) -> None:
     }  # fmt: skip
     assert {each["verdict"] for each in whole["shown"]} == {"not asked in a rehearsal"}
     assert not [each for each in whole["shown"] if "8B" in each["what"]]
-    assert whole["said"] == "the rehearsal found no slips (16 items of 6 parts ran)"
+    assert whole["said"] == f"the rehearsal found no slips (16 items ran, of {', '.join(NAMES)})"
     assert file.with_suffix(".md").read_text() in done.stdout
     assert done.stdout.startswith("# rehearsal, ")
 
@@ -334,7 +334,9 @@ def test_no_process_outlives_a_run_that_is_killed(sent: signal.Signals, tmp_path
     (file,) = (tmp_path / "out").glob("*.json")
     if sent != signal.SIGKILL:
         assert told.splitlines()[-1] == f"stopped; what was seen until then is in {file}"
-        assert json.loads(file.read_text())["said"].startswith("the rehearsal found 1 slips")
+        assert json.loads(file.read_text())["said"].startswith(
+            "the rehearsal found slips: captured ("
+        )
 
 
 def running(word: str) -> list[int]:
