@@ -39,9 +39,9 @@ from specflow.session import Request, Session
 
 Device = Cuda | Rehearsal
 TRACED = 8  # steps under the profiler
-ROWS = re.compile(r"rows_\d+")  # the generated functions between two forwards
+ROWS = re.compile(r"(\w+_)?(make|keep)_\w+")  # the generated functions between two forwards
 # The kernels that those and the growth of a tree launch, as a profiler names them.
-OUTSIDE = re.compile(r"(rows_\d+|likeliest|plant|level|choose|arrays|move)_kernel")
+OUTSIDE = re.compile(r"((make|keep)_\w+|likeliest|plant|level|choose|arrays|move)_kernel")
 
 
 @dataclass(frozen=True)
