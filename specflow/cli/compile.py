@@ -61,7 +61,8 @@ def run(args: argparse.Namespace) -> int:
     )
     _tell_graph(seen[0], graph)
     if resolved.run.compile != "none":
-        print(f"          `run.compile: {resolved.run.compile}` runs step.py, compiled whole, instead")
+        runs = f"`run.compile: {resolved.run.compile}` runs step.py"
+        print(f"          {runs}, compiled whole, instead")
     return _write(module, args.out, force=args.force)
 
 
