@@ -68,7 +68,7 @@ class OpenStep:
         self.step, self.heard = step, heard
         self.state: Any = step.state
         self.widths = step.widths
-        self.whole = step.whole
+        self.whole, self.made = step.whole, step.made
 
     def prepare(self, needed: int) -> None:
         """As it is."""

@@ -21,15 +21,16 @@ When the host reads what a step said, so that the device has always something to
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from specflow.captured import EagerStep, Key, Reads, Results, Told, buffers, compiled
+from specflow.captured import EagerStep, Key, Reads, Results, Told, buffers, compiled, put_back
 from specflow.errors import RuntimeFault
-from specflow.faults import asked_and_free, out_of_memory
+from specflow.faults import asked_and_free, compile_faults, out_of_memory
 
 WARM_UPS = 2  # calls before a capture: libraries set themselves up in the first
 HOST_PHASES = ("HOST_DRAFT", "HOST_COMMIT", "HOST_PLAN", "HOST_LEARN")
@@ -183,28 +184,24 @@ class GraphStep(EagerStep):
             self._side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._side):
                 for _ in range(WARM_UPS):
-                    called()
-                    self._put_back(kept)
+                    with compile_faults() if self.inductor else nullcontext():
+                        called()
+                    put_back(self.state, kept)
             torch.cuda.current_stream().wait_stream(self._side)
             with torch.cuda.graph(graph, pool=self._memory, stream=self._side):
                 called()
-            self._put_back(kept)
+            put_back(self.state, kept)
         except RuntimeError as error:
             if not out_of_memory(error):
                 raise
             torch.cuda.current_stream().wait_stream(self._side)
-            self._put_back(kept)
+            put_back(self.state, kept)
             raise NoRoom(
                 f"a captured step of {key.rows} rows and {key.extent} positions does not fit: "
                 f"{asked_and_free(error)}; lower `run.batch_size` or `run.max_length`"
             ) from error
         replay: Callable[[], None] = graph.replay
         return replay
-
-    def _put_back(self, kept: dict[str, Tensor]) -> None:
-        """The state as it was: a warm-up and a capture leave no mark on it."""
-        for name, tensor in buffers(self.state).items():
-            tensor.copy_(kept[name])
 
 
 class NoRoom(RuntimeFault):

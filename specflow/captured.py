@@ -7,8 +7,10 @@ step to step by the host's decision is the key. Here a key is called as it is, o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from enum import Enum
+from time import perf_counter, process_time
 from types import FunctionType, ModuleType
 from typing import Any, Protocol
 
@@ -17,6 +19,7 @@ from torch import Tensor
 
 from specflow.codegen.cache import on_device
 from specflow.errors import RuntimeFault
+from specflow.faults import compile_faults
 from specflow.models.drafters import Drafter
 from specflow.models.lm import LanguageModel
 from specflow.models.ragged import BatchPlanner
@@ -61,6 +64,9 @@ class Results(Protocol):
     def state(self) -> Any:
         """All that it tells, as state of the host's; there once its lengths are."""
 
+    def wait(self) -> None:
+        """Wait until it is there, and all that was sent for it has arrived."""
+
     def lengths(self) -> list[int]:
         """Tokens that each row gained."""
 
@@ -77,6 +83,10 @@ class Told:
 
     state: Any
     ready: Callable[[], None]
+
+    def wait(self) -> None:
+        """Wait until it is there, and all that was sent for it has arrived."""
+        self.ready()
 
     def lengths(self) -> list[int]:
         """Tokens that each row gained."""
@@ -95,18 +105,44 @@ class Told:
         return None if planned is None else [int(n) for n in planned.tolist()]
 
 
+@dataclass
+class Making:
+    """What it took to compile or capture keys in the middle of a run: no part of a run's time."""
+
+    keys: int = 0
+    seconds: float = 0.0
+    cpu: float = 0.0
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count one key, whether it can be made or not."""
+        began, cpu = perf_counter(), process_time()
+        try:
+            yield
+        finally:
+            self.keys += 1
+            self.seconds += perf_counter() - began
+            self.cpu += process_time() - cpu
+
+    def forget(self) -> None:
+        """Count from here on."""
+        self.keys, self.seconds, self.cpu = 0, 0.0, 0.0
+
+
 class CapturedStep(Protocol):
     """One step on fixed buffers.
 
     widths  positions that each variant verifies
     reads   when the host reads what it said
     whole   a step is one launch, whose phases no clock sees
+    made    what keys took that were made since `prepare`
     """
 
     state: Any
     widths: dict[str, int]
     reads: Reads
     whole: bool
+    made: Making
 
     def prepare(self, needed: int) -> None:
         """Make ready what a session begins with; a request needs so many positions at first."""
@@ -158,6 +194,7 @@ class EagerStep:
         self.state: Any = made.new(pool.slots, str(target.device))
         self.widths: dict[str, int] = module.WIDTHS
         self.buckets = buckets(pool.slots)
+        self.made = Making()
         self._bound: dict[Key, Callable[[], None]] = {}
         self._views: dict[int, Any] = {}
 
@@ -177,6 +214,7 @@ class EagerStep:
             self.ready(key)()
         for tensor in buffers(self.state).values():
             tensor.zero_()
+        self.made.forget()
 
     def first(self, needed: int) -> Iterator[Key]:
         """Every variant on row 0; where a plan is made, with room for all positions."""
@@ -260,7 +298,8 @@ class EagerStep:
         """The step of a key, made when it is first asked for."""
         bound = self._bound.get(key)
         if bound is None:
-            bound = self._bound[key] = self.bind(key)
+            with self.made.counting() if self.whole else nullcontext():
+                bound = self._bound[key] = self.bind(key)
         return bound
 
     def bind(self, key: Key) -> Callable[[], None]:
@@ -290,6 +329,10 @@ class CompiledStep(EagerStep):
     """The torch functions of the module, each key compiled whole by inductor.
 
     On a device too it is the torch spelling: inductor makes kernels of its own of it.
+
+    What a session begins with is compiled before its first request; fewer rows, and extents beyond
+    the first, when a step first needs them. That leaves state as it was, and of the KV it writes
+    what the step behind it writes again.
     """
 
     whole = True
@@ -303,7 +346,17 @@ class CompiledStep(EagerStep):
 
     def bind(self, key: Key) -> Callable[[], None]:
         """The step of a key, traced with no break and compiled."""
-        return compiled(super().bind(key), f"step_{len(self._bound)}")
+        called = compiled(super().bind(key), f"step_{len(self._bound)}")
+        kept = {name: tensor.clone() for name, tensor in buffers(self.state).items()}
+        with compile_faults():
+            called()  # the first call is what compiles
+        put_back(self.state, kept)
+        return called
+
+    def launch(self, rows: int, variant: str, needed: int, budget: int = 0) -> None:
+        """Run one step."""
+        self.ready(self.key(rows, variant, needed, budget))  # before rows are set back
+        super().launch(rows, variant, needed, budget)
 
 
 def compiled(called: Callable[[], None], name: str) -> Callable[[], None]:
@@ -318,7 +371,8 @@ def compiled(called: Callable[[], None], name: str) -> Callable[[], None]:
         called.__defaults__,
         called.__closure__,
     )
-    made: Callable[[], None] = torch.compile(own, fullgraph=True, dynamic=False)
+    with compile_faults():  # inductor makes its folder here
+        made: Callable[[], None] = torch.compile(own, fullgraph=True, dynamic=False)
     return torch.no_grad()(made)
 
 
@@ -331,3 +385,9 @@ def buckets(most: int) -> tuple[int, ...]:
 def buffers(state: Any) -> dict[str, Tensor]:
     """Every tensor of a state, by name."""
     return {f.name: getattr(state, f.name) for f in fields(state)}
+
+
+def put_back(state: Any, kept: dict[str, Tensor]) -> None:
+    """A state as it was: what was only tried leaves no mark on it."""
+    for name, tensor in buffers(state).items():
+        tensor.copy_(kept[name])

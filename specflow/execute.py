@@ -122,7 +122,7 @@ def execute(
         chain=resolved.axes.shape != "tree",
         width=resolved["verify.num_draft_tokens"],
         cut_short=bool(done.stopped),
-        notes=notes_of(resolved, len(findings)),
+        notes=[*notes_of(resolved, len(findings)), *made_late(done.session, "the run")],
     )
     stopped = done.stopped
     drafts = resolved.axes.guess != "none"
@@ -195,6 +195,15 @@ def made_up(recipe: ResolvedRecipe) -> list[str]:
     return notes
 
 
+def made_late(session: Session, where: str) -> list[str]:
+    """What compiling or capturing took in the middle of a run, which is no part of its figures."""
+    made = session.captured.made
+    if not made.keys:
+        return []
+    steps = f"{made.keys} step{'s' * (made.keys > 1)} made ready in the middle of {where}"
+    return [f"{steps} took {made.seconds:.1f} s, which no figure counts"]
+
+
 def measure_plain(
     report: Report, done: Run, open_session: Callable[[], Session], wanted: Wanted, watch: Watch
 ) -> str:
@@ -203,6 +212,7 @@ def measure_plain(
     try:
         base = decode(open_session(), done.requests, watch, None)
         stopped = base.stopped
+        report.notes += made_late(base.session, "plain decoding")
         if not stopped:
             with device_faults("while tokens were compared"):
                 compare(report, done, base, wanted)
@@ -340,6 +350,7 @@ def decode(
     models = (session.target, *session.drafter.models())
     for model in models:
         model.forward_seconds = 0.0
+    session.captured.made.forget()
     completions: list[Completion] = []
     began, cpu = time.perf_counter(), time.process_time()
     stopped = ""
@@ -380,7 +391,8 @@ def timed_of(session: Session, total: float, cpu: float) -> Timed:
         phases |= {"draft": clock.draft, "verify": clock.verify, "commit": clock.commit}
     models = (session.target, *session.drafter.models())
     forward = None if whole else sum(m.forward_seconds for m in models)
-    return Timed(phases, total, forward, cpu, clock.steps)
+    made = session.captured.made
+    return Timed(phases, total - made.seconds, forward, cpu - made.cpu, clock.steps)
 
 
 def plain_of(recipe: Recipe) -> Recipe:

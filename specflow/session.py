@@ -226,12 +226,16 @@ class Session:
         read  seconds that reading took before it
         """
         began, before = perf_counter(), self.pending
+        made = self.captured.made.seconds
         self.pending = self._launch()
+        began += self.captured.made.seconds - made
         if self.captured.reads is Reads.AT_ONCE:
             self._read()
         elif self.captured.reads is Reads.LATE and before is not None:
             self._settle(before)
-        if not self.rows:  # a step may be under way that nobody waits for
+        if not self.rows:  # a step may be under way that nobody reads
+            if self.pending is not None:
+                self.pending.told.wait()  # its turn of the ring is written again
             self.pending = None
             if self.planner is not None:
                 self.planner.forget()

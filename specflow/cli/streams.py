@@ -16,6 +16,7 @@ from typing import Any
 from specflow.cli.common import FINDINGS, USAGE, told
 
 OUT, ERR = 1, 2  # file descriptors
+INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"  # torch makes that folder where it is imported
 # A path that is named and cannot be used, rather than a machine that gives up.
 PATHS = (errno.EACCES, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
 
@@ -93,8 +94,16 @@ def refused(error: OSError, form: str) -> int:
     where = f" `{error.filename}`" if error.filename else ""
     message = f"the system refused{where}: {error.strerror or error}"
     offer = "see that it is there, that you may use it, and that there is room"
+    if error.filename and _of_inductor(str(error.filename)):
+        offer = f"set `{INDUCTOR}` to a folder that can be written"
     code = USAGE if error.filename and error.errno in PATHS else FINDINGS
     return told("SF091", "run-fault", message, form, code, offer)
+
+
+def _of_inductor(path: str) -> bool:
+    """Whether a path leads to, or lies in, the folder of inductor's cache that a variable names."""
+    folder = os.environ.get(INDUCTOR, "")  # noqa: TID251 - torch reads it, not we
+    return bool(folder) and (path.startswith(folder) or folder.startswith(path + os.sep))
 
 
 def crashed(error: Exception, form: str) -> int:

@@ -34,6 +34,7 @@ Looks = Callable[[], tuple[Tensor, Tensor]]
 HARMLESS = frozenset(
     {"dropout", "position_ids", "use_cache", "output_attentions", "is_causal", "cache"}
 )
+Views = dict[int, dict[int, tuple[Tensor, Tensor]]]  # rows -> views of each layer
 MOST_FOLDED = 64  # queries a row up to which the groups of a key-value head share one pass
 
 
@@ -285,6 +286,15 @@ class PackedStep(Step):
         return torch.cat([flat, beyond], dim=1).index_select(1, self.packed)[None]
 
 
+def views_of(kept: Views, rows: int) -> dict[int, tuple[Tensor, Tensor]]:
+    """The views that steps of so many rows share: the pool never moves.
+
+    A trace makes its own, which cost a compiled step nothing: one that filled what it was traced
+    by would be traced again at its next call.
+    """
+    return {} if torch.compiler.is_compiling() else kept.setdefault(rows, {})
+
+
 class Frame:
     """The first `extent` positions of the slots of a pool, as forwards over them see it.
 
@@ -302,7 +312,7 @@ class Frame:
         self.pool, self.dtype, self.row, self.backend = pool, dtype, row, backend
         self.extent = min(extent, pool.length)
         self._positions = pool.positions[: self.extent]  # [S]
-        self._views: dict[int, dict[int, tuple[Tensor, Tensor]]] = {}  # rows -> views of each layer
+        self._views: Views = {}
 
     def chain(self, width: int, starts: Tensor) -> tuple[Tensor, Step]:
         """Token i at position and slot starts + i, seeing all before it."""
@@ -324,7 +334,7 @@ class Frame:
             extent=self.extent,
             looks=lambda: self._behind(positions),
             dtype=self.dtype,
-            views=self._views.setdefault(positions.shape[0], {}),
+            views=views_of(self._views, positions.shape[0]),
             backend=self.backend,
             sight=Sight(starts, positions),
         )
@@ -402,7 +412,7 @@ class Frame:
         sight: Sight,
         key_depths: Tensor | None = None,
     ) -> Step:
-        views = self._views.setdefault(slots.shape[0], {})
+        views = views_of(self._views, slots.shape[0])
         return Step(
             self.pool, slots, positions, self.extent, looks, dtype=self.dtype, views=views,
             backend=self.backend, sight=sight, key_depths=key_depths,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specflow.kernels.attention import Sight
 from specflow.kernels.inject import Landing
-from specflow.models.attention import Injector, Step
+from specflow.models.attention import Injector, Step, Views, views_of
 from specflow.models.beginning import First
 from specflow.models.block_nets import BlockNet
 from specflow.models.inference import inference
@@ -80,7 +80,7 @@ class BlockWindow:
     def __init__(self, model: BlockModel, ring: Ring, extent: int, row: int = 0) -> None:
         self.model, self.ring, self.row = model, ring, row
         self.extent = ring.extent(extent)
-        self._views: dict[int, dict[int, tuple[Tensor, Tensor]]] = {}  # rows -> views of each layer
+        self._views: Views = {}
 
     @inference
     def denoise(self, tokens: Tensor, seq_lens: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class BlockWindow:
             extent=self.extent,
             looks=lambda: self._looks(seq_lens, tokens.shape[1]),
             dtype=self.model.dtype,
-            views=self._views.setdefault(tokens.shape[0], {}),
+            views=views_of(self._views, tokens.shape[0]),
             backend=self.model.net.target.backend,
             sight=self._sight(seq_lens, positions),
         )

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from specflow.capture import CompiledStep, EagerStep, Reads, Told, buckets
+from specflow.execute import decode, made_late
 from specflow.session import Request, Session
 from tests import toys
+from tests.differential import graph_sessions
+from tests.differential.graph_sessions import KINDS, asked
 from tests.toys import neighbour, recipe, requests, session, target, tokens
 
 
@@ -74,12 +80,65 @@ def test_buckets_are_powers_of_two_and_the_whole_batch() -> None:
     assert buckets(1) == (1,)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["standalone", "standalone_tree"])
-def test_a_compiled_step_says_the_same(name: str, tmp_path: Path) -> None:
-    resolved = recipe(name, 2)
-    asked = requests(4, 9)
-    draft = neighbour(0, 0.2)
+@pytest.mark.parametrize(
+    ("name", "batch"),
+    [
+        ("plain", 1),
+        pytest.param("standalone", 2, marks=pytest.mark.slow),
+        pytest.param("standalone_tree", 2, marks=pytest.mark.slow),
+        pytest.param("ngram", 3, marks=pytest.mark.slow),
+    ],
+)
+def test_a_compiled_step_says_the_same(name: str, batch: int, tmp_path: Path) -> None:
+    """By inductor, the real one."""
+    resolved = recipe(name, batch)
+    asked = requests(batch + 1, 9)
+    draft = neighbour(0, 0.2) if name.startswith("standalone") else None
     eager = tokens(session(resolved, target(), tmp_path, draft), asked)
     compiled = with_step(session(resolved, target(), tmp_path, draft), CompiledStep)
     assert tokens(compiled, asked) == eager
+
+
+class Quiet:
+    """Nobody looks on."""
+
+    def progress(self, *_: Any) -> None:
+        """Nothing."""
+
+
+TRACED = ("eagle3", "ngram", "dspark_planned")  # serial, host phases, block draft and plan
+
+
+@pytest.mark.parametrize(
+    "name", [*TRACED, *(pytest.param(k, marks=pytest.mark.slow) for k in KINDS if k not in TRACED)]
+)
+def test_a_key_is_compiled_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever rows end or move: `prepare` pays for what it made, and a run for none of the rest.
+
+    What is traced is called as it is: that it is traced again shows without compiling anything.
+    """
+    compiled: list[object] = []
+
+    def counting(graph: torch.fx.GraphModule, _inputs: object) -> object:
+        compiled.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counting))
+    eager = graph_sessions.session(name, 2)
+    wanted = tokens(eager, asked(eager, 3, 6))
+    made = graph_sessions.session(name, 2, CompiledStep)
+    step: Any = made.captured
+    step.prepare(made.reach + 2)
+    first = list(step._bound)
+    assert first == list(step.first(made.reach + 2))
+    assert len(compiled) == len(first)
+    assert step.made.keys == 0
+    done = decode(made, asked(made, 3, 6), Quiet(), None)  # type: ignore[arg-type]
+    assert {c.request.id: c.tokens for c in done.completions} == wanted
+    assert len(compiled) == len(step._bound)
+    late = len(step._bound) - len(first)
+    assert late > 0  # the last row is alone
+    assert step.made.keys == late
+    assert made_late(made, "the run")[0].startswith(f"{late} step")
+    spent = sum(done.timed.phases.values())
+    assert spent <= done.timed.total < spent + step.made.seconds

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch._inductor.exc import CppCompileError
 
 from specflow import execute
 from specflow.capture import CompiledStep, EagerStep, GraphStep, capture
@@ -161,3 +167,72 @@ def test_graph_and_compile_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
     assert captured.inductor
     assert captured.spelled
     assert not found[True, False].inductor  # type: ignore[attr-defined]
+
+
+# -- what compiles ---------------------------------------------------------------------------------
+
+
+def compiling(**environment: str) -> str:
+    """What a run says that compiles, in an environment of its own."""
+    asked = ["run", "pico/plain", "--prompt", "x = 1", "run.compile=inductor"]
+    done = subprocess.run(
+        [sys.executable, "-m", "specflow", *asked],
+        env=os.environ | environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode in {1, 2}, done.stderr
+    return done.stderr
+
+
+def test_a_compiler_that_does_not_work(tmp_path: Path) -> None:
+    said = compiling(CXX="/bin/false", TORCHINDUCTOR_CACHE_DIR=str(tmp_path))
+    assert "error[SF091]: inductor found no C++ compiler that works" in said
+    assert "help: install g++, or name another one with `CXX`, or remove `run.compile`" in said
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    said = compiling(TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "file" / "cache"))
+    assert "error[SF091]: the system refused `" in said
+    assert "help: set `TORCHINDUCTOR_CACHE_DIR` to a folder that can be written" in said
+
+
+LACKS = "a.cpp:1:10: fatal error: Python.h: No such file or directory; stopped"
+FAILED: dict[str, tuple[Exception, str]] = {
+    "no header": (
+        CppCompileError(["g++", "a.cpp"], f"In file included\n{LACKS}"),
+        "a step: a.cpp:1:10: fatal error: Python.h: No such file or directory, stopped; see that",
+    ),
+    "full disk": (
+        OSError(errno.ENOSPC, "No space left on device", "/cache/x"),
+        "cannot use its cache `/cache/x`: No space left on device; set `TORCHINDUCTOR_CACHE_DIR`",
+    ),
+    "anything": (ValueError("no such layout; sorry"), "no such layout, sorry; write `run.compile"),
+}
+
+
+@pytest.mark.parametrize("name", FAILED)
+def test_a_compile_that_fails_offers_a_way_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the backend raises: the tracer wraps it, and a run says it in one line."""
+    error, said = FAILED[name]
+
+    def fails(_graph: object, _inputs: object) -> None:
+        raise error
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=fails))
+    made = session("plain", 1, CompiledStep)
+    with pytest.raises(RuntimeFault) as caught:
+        made.captured.prepare(40)
+    assert said in str(caught.value)
+    assert str(caught.value).count("; ") == 1
+
+
+def test_memory_that_ends_while_a_step_compiles_is_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_graph: object, _inputs: object) -> None:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB.")
+
+    full(monkeypatch)
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=fails))
+    made = session("plain", 1, CompiledStep)
+    out = pytest.raises(RuntimeFault, match=r"out of memory here: 2\.50 GiB were asked for")
+    with out, device_faults("here"):
+        made.captured.prepare(40)

@@ -167,6 +167,21 @@ def test_nobody_waits_between_two_replays(name: str, cuda: FakeCuda) -> None:
     assert looks_up or cuda.asked["copy_"] >= fetched
 
 
+def test_the_next_batch_writes_where_the_step_nobody_read_wrote(cuda: FakeCuda) -> None:
+    """A batch ends with a step under way; the ring goes on where it was, and nothing is on its way.
+
+    Admissions are apart: that they wait for the device is their own affair.
+    """
+    eager = session("dflash_planned", 3)
+    made = graphs(cuda, "dflash_planned", 3)
+    wanted = [tokens(eager, asked(eager, 3, 6)) for _ in range(2)]
+    with cuda:
+        assert [tokens(made, asked(made, 3, 6)) for _ in range(2)] == wanted
+        assert step_of(made).reads is Reads.LATE
+        assert not cuda._leaving
+        assert not cuda._landing
+
+
 WAITING: dict[str, Any] = {
     "item": lambda t: t[0].item(),
     "list": lambda t: t.tolist(),
