@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar
@@ -44,6 +44,7 @@ from specflow.recipe import ResolvedRecipe
 N = TypeVar("N", bound=nn.Module)
 SMALLER = "name a smaller model, or a smaller `run.dtype`"
 NO_CONFIG = "correct its config.json, or name another model"
+CGROUP = Path("/sys/fs/cgroup")
 ORDER = "token_ordering"  # a table of ids: each has to be there
 # What would fill a new weight, whether it is called as a method or by the library.
 DRAWN = {Tensor.normal_, Tensor.uniform_} | {
@@ -133,7 +134,8 @@ def config_of(found: ModelFacts) -> Any:
         )
     with quiet(), foreign(f"config.json of `{found.model}` is no config", NO_CONFIG):
         config = CONFIG_MAPPING[kind].from_dict(dict(found.config))
-    layers, width = config.get_text_config().num_hidden_layers, found.text.get("head_dim")
+        layers = config.get_text_config().num_hidden_layers
+    width = found.text.get("head_dim")
     fault = "" if layers else "no layers"
     if type(width) is int and width % 2:  # a config may have one for each layer
         fault = f"heads of {width}, whose halves are turned by position"
@@ -250,7 +252,16 @@ def free_bytes(device: torch.device) -> int | None:
     lines = told.read_text(encoding="utf-8").splitlines()
     found = (line.split()[1] for line in lines if line.startswith("MemAvailable:"))
     kilobytes = next(found, "")
-    return int(kilobytes) * 1024 if kilobytes.isdecimal() else None
+    if not kilobytes.isdecimal():
+        return None
+    return min([int(kilobytes) * 1024, *_allowed(CGROUP)])
+
+
+def _allowed(folder: Path) -> Iterator[int]:
+    """Bytes that a container may still take: the machine may have more, and end it all the same."""
+    with suppress(OSError, ValueError):
+        most, used = ((folder / f"memory.{name}").read_text() for name in ("max", "current"))
+        yield max(0, int(most) - int(used))  # `max` where there is no bound
 
 
 @contextmanager

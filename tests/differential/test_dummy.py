@@ -429,9 +429,23 @@ def test_what_does_not_fit_is_refused_before_it_is_made(tmp_path: Path) -> None:
         open_target(made_up(folder), Silence())
 
 
+def test_a_container_has_less_than_its_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dummy, "CGROUP", tmp_path)
+    machine = dummy.free_bytes(torch.device("cpu"))
+    (tmp_path / "memory.max").write_text("5000\n")
+    (tmp_path / "memory.current").write_text("2000\n")
+    assert dummy.free_bytes(torch.device("cpu")) == 3000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert dummy.free_bytes(torch.device("cpu")) != 3000
+    assert machine is None or machine > 3000
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
+        ({"text_config": {"vocab_size": 9}}, "says no|is no config"),
         ({"num_attention_heads": 0}, "heads"),
         ({"hidden_size": -8}, "hidden_size"),
         ({"num_key_value_heads": 3}, "divide"),
