@@ -25,7 +25,7 @@ recipes:  ## validate every recipe that ships
 	$(PYTHON) -m specflow validate recipes
 
 test:  ## the tests, less the slow ones and those that need a GPU
-	$(PYTHON) -m pytest
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n 2 --dist loadfile
 
 slow:  ## the long proofs
 	$(PYTHON) -m pytest -m slow
