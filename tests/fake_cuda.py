@@ -10,14 +10,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch.overrides import (
+    TorchFunctionMode,
+    _get_current_function_mode,
+    _pop_mode_temporarily,
+)
 
+from specflow import capture_graph
 from specflow.capture import EagerStep, Key
 
 NOTHING = -77  # what lies in pinned memory before a copy has arrived
@@ -204,11 +209,10 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:  # noqa: C901 - a li
         def __exit__(self, *_: object) -> None:
             return None
 
-    bind, empty = EagerStep.bind, torch.empty
+    bind, empty, compiled = EagerStep.bind, torch.empty, capture_graph.compiled
+    within: dict[Callable[[], None], Callable[[], None]] = {}
 
-    def bound(self: EagerStep, key: Key) -> Callable[[], None]:
-        function = bind(self, key)
-
+    def around(function: Callable[[], None]) -> Callable[[], None]:
         def called() -> None:
             if cuda.capturing is not None:
                 cuda.capturing.held.append(function)
@@ -217,7 +221,22 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:  # noqa: C901 - a li
             with cuda.apart():
                 function()
 
+        within[called] = function
         return called
+
+    def bound(self: EagerStep, key: Key) -> Callable[[], None]:
+        return around(bind(self, key))
+
+    def built(called: Callable[[], None], name: str) -> Callable[[], None]:
+        """What is compiled is the step's own: of a trace no fake is a part."""
+        own = compiled(within[called], name)
+
+        def outside() -> None:
+            on = _get_current_function_mode() is cuda
+            with _pop_mode_temporarily() if on else nullcontext():
+                own()
+
+        return around(outside)
 
     def allocated(*shape: Any, **more: Any) -> Tensor:
         if more.pop("pin_memory", False):
@@ -228,6 +247,7 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:  # noqa: C901 - a li
         raise WaitError("`torch.cuda.synchronize`")
 
     monkeypatch.setattr(EagerStep, "bind", bound)
+    monkeypatch.setattr(capture_graph, "compiled", built)
     monkeypatch.setattr(torch, "empty", allocated)
     for name, fake in {
         "Stream": Stream,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -585,10 +586,19 @@ def test_a_step_that_is_one_launch_has_one_phase(cuda: FakeCuda) -> None:
     assert rows == [("time", "prefill 10% step 70% other 20%", "of the total")]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["eagle3", "ngram"])
-def test_what_is_compiled_is_captured(name: str, cuda: FakeCuda) -> None:
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        ("eagle3", "eager"),
+        pytest.param("eagle3", "inductor", marks=pytest.mark.slow),
+        pytest.param("ngram", "inductor", marks=pytest.mark.slow),
+    ],
+)
+def test_what_is_compiled_is_captured(
+    name: str, backend: str, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`run.compile: inductor` on a device: compiled while it is warmed up, then captured."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
     eager = session(name, 2)
     wanted = tokens(eager, asked(eager, 3, 8))
     made = owned(cuda, session(name, 2, GraphStep, inductor=True, by_length=True))
