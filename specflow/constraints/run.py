@@ -304,7 +304,7 @@ def compile_needs_sdpa(r: ResolvedRecipe) -> Iterator[Finding]:
             label="is no part of what is compiled",
             because={"run.compile": "inductor is asked for"},
             help="remove `run.attention`, or remove `run.compile`",
-            fix=Drop("run.attention"),
+            fix=Drop("run.attention", otherwise=("remove `run.compile`",)),
         )
 
 

@@ -424,7 +424,8 @@ class Ledger:
 def live_bytes() -> int:
     """Of all tensors that somebody still holds."""
     gc.collect()
-    found = [o.untyped_storage() for o in gc.get_objects() if type(o) is Tensor]
+    held = (o for o in gc.get_objects() if type(o) is Tensor and o.layout is torch.strided)
+    found = [o.untyped_storage() for o in held]
     return sum({each.data_ptr(): each.nbytes() for each in found}.values())
 
 

@@ -215,5 +215,5 @@ def test_a_yes_says_what_is_left_and_what_was_assumed() -> None:
     assert fits(pack("pico/standalone", f"run.batch_size={min(found.largest, 256)}"), GIB) == []
     assert f"{size(GIB - found.total)} are left" in said
     assert "a batch of 1 (`run.batch_size`, default)" in said
-    assert "a dtype of float32 (`run.dtype`, default)" in said
+    assert "a dtype of float32 (`run.dtype`, derived)" in said
     assert told(judged(pack("pico/standalone"), 10**6)) == []
