@@ -150,10 +150,12 @@ def blank(build: Callable[[], N], name: str, device: torch.device, dtype: torch.
     with quiet(), out_of, as_default(dtype), torch.device("meta"):
         size = sum(t.numel() * t.element_size() for t in weights(build()))
     room(name, size, device)
+    seed = zlib.crc32(name.encode())
     with quiet(), foreign(f"no weights can be made for `{name}`", SMALLER):
-        with as_default(dtype), torch.device(device), _Blank():
+        # What a class draws for itself, past `_Blank`, is of the same seed.
+        with seeded(seed, device), as_default(dtype), torch.device(device), _Blank():
             net = build()
-        fill(net, zlib.crc32(name.encode()))
+        fill(net, seed)
     return net.eval().requires_grad_(requires_grad=False)
 
 
@@ -262,6 +264,14 @@ def _allowed(folder: Path) -> Iterator[int]:
     with suppress(OSError, ValueError):
         most, used = ((folder / f"memory.{name}").read_text() for name in ("max", "current"))
         yield max(0, int(most) - int(used))  # `max` where there is no bound
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Draws that name no generator are of this seed; those behind go on as before."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
 
 
 @contextmanager

@@ -220,6 +220,23 @@ def test_a_name_is_a_seed(tmp_path: Path) -> None:
     assert not torch.equal(words[0], words[2])
 
 
+def test_all_that_is_drawn_is_of_the_seed(tmp_path: Path) -> None:
+    """A class may draw more than matrices: here the sinks of its heads."""
+    pair = bare_pair("mtp_layers", tmp_path)
+    before = torch.get_rng_state()
+    one, again = (
+        dict(
+            dummy.causal_lm(
+                dummies.reader(facts.read)(str(pair.target)), device="cpu", dtype="float32"
+            ).named_parameters()
+        )
+        for _ in range(2)
+    )
+    assert any(name.endswith("sinks") for name in one)
+    assert [name for name in one if not torch.equal(one[name], again[name])] == []
+    assert torch.equal(before, torch.get_rng_state())
+
+
 # -- what is made, and where -----------------------------------------------------------------------
 
 WIDE: dict[str, Any] = {
