@@ -130,20 +130,23 @@ def stock_run(decoder: nn.Module, *, packed: bool) -> Run:
     if packed:
         pack(decoder)
 
-    entered: dict[int, Tensor] = {}
+    heard: set[int] = set()
+    entered: dict[int, Tensor] = {}  # empty between two forwards: a trace looks into it
 
     def run(
         tokens: Tensor, positions: Tensor, step: Any, taps: tuple[int, ...] = ()
     ) -> tuple[Tensor, Tensor]:
         for tap in taps:
-            if tap not in entered:
-                entered[tap] = tokens
+            if tap not in heard:
+                heard.add(tap)
                 listen(decoder, tap, entered)
         out = decoder(
             input_ids=tokens, position_ids=positions, cache=step, use_cache=True, step=step
         )
         hidden: Tensor = out.last_hidden_state
-        return hidden, torch.cat([entered[t] for t in taps], dim=-1) if taps else hidden[..., :0]
+        tapped = torch.cat([entered[t] for t in taps], dim=-1) if taps else hidden[..., :0]
+        entered.clear()
+        return hidden, tapped
 
     return run
 
