@@ -15,6 +15,7 @@ NAME_ONE = "name another one with `CXX`, or remove `run.compile`"
 HEADERS = f"see that g++ and the headers of Python and torch are there, or {NAME_ONE}"
 MOST_SAID = 200  # characters of what an error says
 _ASKED = re.compile(r"[Tt]ried to allocate ([\d.]+ [KMGT]?i?B)")
+_BROKEN = re.compile(r"(\S+\.so): ([^:\n]+)")
 # What CUDA, its libraries and Triton's launches begin their complaints with.
 _COMPLAINTS = ("CUDA", "cuda", "CUBLAS", "cuDNN", "Triton Error")
 
@@ -57,6 +58,10 @@ def compiler_said(error: BaseException) -> str:
     """What a compile failed for, and the way out."""
     for each in chain(error):
         kind = type(each).__name__
+        broken = _BROKEN.search(str(each)) if isinstance(each, ImportError | OSError) else None
+        if broken is not None:
+            why = f"`{broken[1]}` of inductor's cache is broken ({broken[2]})"
+            return f"{why}, as a run leaves it that was killed; delete it, and run again"
         if isinstance(each, OSError):
             where = f" `{each.filename}`" if each.filename else ""
             why = f"inductor cannot use its cache{where}: {each.strerror or one_line(each)}"

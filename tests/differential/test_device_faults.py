@@ -206,6 +206,11 @@ FAILED: dict[str, tuple[Exception, str]] = {
         OSError(errno.ENOSPC, "No space left on device", "/cache/x"),
         "cannot use its cache `/cache/x`: No space left on device; set `TORCHINDUCTOR_CACHE_DIR`",
     ),
+    "half written": (
+        ImportError("/cache/s6/c.main.so: file too short"),
+        "`/cache/s6/c.main.so` of inductor's cache is broken (file too short), as a run leaves it "
+        "that was killed; delete it",
+    ),
     "anything": (ValueError("no such layout; sorry"), "no such layout, sorry; write `run.compile"),
 }
 
