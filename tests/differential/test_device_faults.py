@@ -208,8 +208,7 @@ FAILED: dict[str, tuple[Exception, str]] = {
     ),
     "half written": (
         ImportError("/cache/s6/c.main.so: file too short"),
-        "`/cache/s6/c.main.so` of inductor's cache is broken (file too short), as a run leaves it "
-        "that was killed; delete it",
+        "`/cache/s6/c.main.so` of inductor's cache is broken (file too short), as a run leaves it",
     ),
     "anything": (ValueError("no such layout; sorry"), "no such layout, sorry; write `run.compile"),
 }
