@@ -21,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from specflow.kernels.attention import Latent, Scoring, Sight
-from specflow.kernels.vocab_triton import PROGRAMS
+from specflow.kernels.vocab_triton import PROGRAMS, arrived_last
 
 # Triton reads these annotations as strings; constexpr ones are compile-time numbers.
 LOG2E = tl.constexpr(1.4426950408889634)  # powers of two are what the device computes
@@ -47,17 +47,6 @@ def multiply(a, b, sums, PRECISION: tl.constexpr, WIDEN: tl.constexpr):
 def bounded(scores, softcap):
     """Scores by their tanh."""
     return softcap * (2.0 * tl.sigmoid(2.0 * scores / softcap) - 1.0)
-
-
-@triton.jit
-def arrived_last(count, used):
-    """Whether the other parts of a tile have left what they read; the count begins anew."""
-    tl.debug_barrier()  # what this program's threads have stored is stored
-    before = tl.atomic_add(count, 1, sem="acq_rel", scope="gpu")
-    if before == used - 1:
-        tl.store(count, 0)
-    tl.debug_barrier()
-    return before == used - 1
 
 
 @triton.jit

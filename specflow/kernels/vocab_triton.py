@@ -102,14 +102,17 @@ def top_of(numbers, places, none):
 
 
 @triton.jit
-def arrived_last(count, PARTS: tl.constexpr):
-    """Whether all other parts of a row have left what they found; the count begins anew."""
+def arrived_last(count, parts):
+    """Whether all other parts have left what they found; the count begins anew.
+
+    parts  how many there are, or how many of them have anything to do
+    """
     tl.debug_barrier()  # what this program's threads have stored is stored
     before = tl.atomic_add(count, 1, sem="acq_rel", scope="gpu")
-    if before == PARTS - 1:
+    if before == parts - 1:
         tl.store(count, 0)
     tl.debug_barrier()
-    return before == PARTS - 1
+    return before == parts - 1
 
 
 @triton.jit
