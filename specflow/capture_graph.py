@@ -152,18 +152,8 @@ class GraphStep(EagerStep):
         self._turn = 1 - self._turn
         return Told(state, slot.done.synchronize)
 
-    def key(self, rows: int, variant: str, needed: int, budget: int = 0) -> Key:
-        """As the eager step's; where that one found no room, the next larger one that did."""
-        key = super().key(rows, variant, needed, budget)
-        return self._larger.get(key, key)
-
-    def launch(self, rows: int, variant: str, needed: int, budget: int = 0) -> None:
-        """Replay the graph of the bucket."""
-        self.ready(self.key(rows, variant, needed, budget))
-        super().launch(rows, variant, needed, budget)
-
-    def ready(self, key: Key) -> Callable[[], None]:
-        """The graph of a key; where there is no room for it, the next larger one's."""
+    def ready(self, key: Key) -> Key:
+        """As the eager step's; where there is no room for a graph of it, the next larger one."""
         try:
             return super().ready(self._larger.get(key, key))
         except NoRoom:
@@ -171,7 +161,7 @@ class GraphStep(EagerStep):
             if not fits:
                 raise
             self._larger[key] = min(fits, key=lambda k: (k.rows, k.extent))
-            return self._bound[self._larger[key]]
+            return self._larger[key]
 
     def bind(self, key: Key) -> Callable[[], None]:
         """Warm up beside the step's own stream, put the state back, and capture."""

@@ -198,11 +198,6 @@ class EagerStep:
         self._bound: dict[Key, Callable[[], None]] = {}
         self._views: dict[int, Any] = {}
 
-    @property
-    def late(self) -> bool:
-        """Whether the device never waits for the host."""
-        return self.reads is Reads.LATE
-
     def prepare(self, needed: int) -> None:
         """Run what a session begins with once, on rows that nobody has; the state as new after.
 
@@ -211,7 +206,7 @@ class EagerStep:
         """
         for key in self.first(needed):
             self.state.seq_lens.fill_(1)
-            self.ready(key)()
+            self._bound[self.ready(key)]()
         for tensor in buffers(self.state).values():
             tensor.zero_()
         self.made.forget()
@@ -220,7 +215,7 @@ class EagerStep:
         """Every variant on row 0; where a plan is made, with room for all positions."""
         for variant, width in self.widths.items():
             budget = 0 if self.planner is None else width
-            yield Key(1, variant, self.extent(needed), budget)
+            yield self.key(1, variant, needed, budget)
 
     # -- the host's part ---------------------------------------------------------------------------
 
@@ -254,11 +249,10 @@ class EagerStep:
 
     def launch(self, rows: int, variant: str, needed: int, budget: int = 0) -> None:
         """Run one step."""
-        key = self.key(rows, variant, needed, budget)
-        step = self.ready(key)
+        key = self.ready(self.key(rows, variant, needed, budget))  # before rows are set back
         self.idle(rows, key.rows)
         with self.target.adapter.backend.launching(key.rows, needed):
-            step()
+            self._bound[key]()
 
     def key(self, rows: int, variant: str, needed: int, budget: int = 0) -> Key:
         """What a launch runs as."""
@@ -294,13 +288,12 @@ class EagerStep:
         if bucket > rows:
             self.state.seq_lens[rows:bucket].fill_(1)
 
-    def ready(self, key: Key) -> Callable[[], None]:
-        """The step of a key, made when it is first asked for."""
-        bound = self._bound.get(key)
-        if bound is None:
+    def ready(self, key: Key) -> Key:
+        """The key whose step runs what is asked, made when it is first asked for: here the same."""
+        if key not in self._bound:
             with self.made.counting() if self.whole else nullcontext():
-                bound = self._bound[key] = self.bind(key)
-        return bound
+                self._bound[key] = self.bind(key)
+        return key
 
     def bind(self, key: Key) -> Callable[[], None]:
         """The step of a key, with its models and state in place."""
@@ -352,11 +345,6 @@ class CompiledStep(EagerStep):
             called()  # the first call is what compiles
         put_back(self.state, kept)
         return called
-
-    def launch(self, rows: int, variant: str, needed: int, budget: int = 0) -> None:
-        """Run one step."""
-        self.ready(self.key(rows, variant, needed, budget))  # before rows are set back
-        super().launch(rows, variant, needed, budget)
 
 
 def compiled(called: Callable[[], None], name: str) -> Callable[[], None]:
