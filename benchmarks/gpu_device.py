@@ -224,7 +224,7 @@ class Rehearsal:
         launches = [("cuda_runtime", "cudaGraphLaunch")] * (self.replays - before)
         named = [("cuda_runtime", name) for name in self.extra.elements()]
         kernels = [
-            ("kernel", "make_guess_kernel"),
+            ("kernel", "move_kernel"),
             ("kernel", "gemm"),
             ("gpu_memcpy", "Memcpy DtoH"),
         ]

@@ -11,7 +11,6 @@ turns, by events on the stream. The profiler's sum of those kernels stands besid
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,9 +38,8 @@ from specflow.session import Request, Session
 
 Device = Cuda | Rehearsal
 TRACED = 8  # steps under the profiler
-ROWS = re.compile(r"(\w+_)?(make|keep)_\w+")  # the generated functions between two forwards
-# The kernels that those and the growth of a tree launch, as a profiler names them.
-OUTSIDE = re.compile(r"((make|keep)_\w+|likeliest|plant|level|choose|arrays|move)_kernel")
+KERNEL = "_kernel"  # a Triton kernel is named so; a generated one after its launcher
+MOVE = "move_kernel"  # what a window launches for `move_accepted`
 
 
 @dataclass(frozen=True)
@@ -205,7 +203,8 @@ def step(bench: Bench) -> dict[str, Any]:
     trace = device.traced(
         lambda: [captured.launch(1, variant, bench.needed) for _ in range(TRACED)]
     )
-    rows = sum(took for name, took in trace.kernels if OUTSIDE.search(name)) / TRACED / 1e3
+    known = tuple(launched(captured.runs))
+    rows = sum(took for name, took in trace.kernels if name.startswith(known)) / TRACED / 1e3
     return {
         **lines,
         "outside_ms": round(outside, 4),
@@ -221,15 +220,29 @@ def step(bench: Bench) -> dict[str, Any]:
     }
 
 
+def between(module: Any) -> dict[str, FunctionType]:
+    """What a step calls between its forwards: the package's kernels, and launchers of its own.
+
+    A launcher has its kernel beside it; what is compiled is no function of Python, and stays.
+    """
+    made = {name.removesuffix(KERNEL) for name in vars(module) if name.endswith(KERNEL)}
+    names = made.union(kernels.__all__)  # those of a device have the same
+    return {n: f for n, f in vars(module).items() if n in names and isinstance(f, FunctionType)}
+
+
+def launched(module: Any) -> set[str]:
+    """The Triton kernels of the modules that those come from, as a profiler names them."""
+    beside = (f.__globals__ for f in between(module).values())
+    return {name for each in beside for name in each if name.endswith(KERNEL)} | {MOVE}
+
+
 @contextmanager
 def left_out(module: Any, window: Any, call: Callable[[], None]) -> Iterator[dict[str, list[Any]]]:
     """A step's module without what it does between its forwards: the results of a call stand in.
 
     Whoever captures in here has to hold on to what is given: a graph knows addresses only.
     """
-    names = set(kernels.__all__)  # those of a device have the same
-    own = {n: f for n, f in vars(module).items() if ROWS.fullmatch(n) or n in names}
-    own = {n: f for n, f in own.items() if isinstance(f, FunctionType)}  # what is compiled stays
+    own = between(module)
     said: dict[str, list[Any]] = {name: [] for name in own}
 
     def noted(name: str) -> Callable[..., Any]:

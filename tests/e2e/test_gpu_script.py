@@ -20,8 +20,9 @@ from benchmarks.gpu_device import Cuda, Trace
 from benchmarks.gpu_jobs import NAMES, Found, Job, Part, run
 from benchmarks.gpu_page import ONE_LAUNCH, Asked, Verdict, page, shown, summary, verdicts
 from benchmarks.gpu_parts import PICO
-from benchmarks.gpu_speed import LLAMA, left_out
+from benchmarks.gpu_speed import LLAMA, launched, left_out
 from specflow.codegen import emit
+from specflow.codegen.cache import on_device
 from specflow.execute import plain_of
 from specflow.load import load
 from specflow.lower import lower
@@ -139,6 +140,7 @@ def test_what_lies_between_two_forwards_is_left_out() -> None:
 
     module = ModuleType("step")
     vars(module).update(make_guess=make_guess, grow_level=grow_level, accept_chain=Compiled())
+    vars(module).update(make_guess_kernel=Compiled())
     before, window, said = dict(vars(module)), Window(), []
 
     def step() -> None:
@@ -158,6 +160,20 @@ def test_what_lies_between_two_forwards_is_left_out() -> None:
     assert dict(vars(module)) == before
     step()
     assert calls == ["forward", "forward", "rows", "forward", "level", "level", "moved"]
+
+
+@pytest.mark.parametrize("name", [LLAMA.chain, LLAMA.tree])
+def test_what_a_step_launches_between_forwards_is_known_by_name(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    from benchmarks.kernels import ahead, ask_step
+
+    with ahead(90) as made:
+        ask_step(made, name, find(name), 1)
+    resolved = resolve(load(find(name)))
+    known = launched(on_device(emit(lower(resolved), resolved).load(tmp_path)))
+    assert made.asked
+    assert {each.kernel.__name__ for each in made.asked.values()} <= known
+    assert "attend_kernel" not in known
 
 
 # --- verdicts ------------------------------------------------------------------------------------
