@@ -21,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from specflow.kernels.attention import Latent, Scoring, Sight
-from specflow.kernels.vocab_triton import PROGRAMS, arrived_last
+from specflow.kernels.vocab_triton import PROGRAMS, arrived_last, dense
 
 # Triton reads these annotations as strings; constexpr ones are compile-time numbers.
 LOG2E = tl.constexpr(1.4426950408889634)  # powers of two are what the device computes
@@ -356,9 +356,9 @@ def attend_new(
     tiles = rows * shared * triton.cdiv(count * groups, cut.M)
     scratch = SCRATCH.of(query.device, tiles, cut, wide[1])
     out = query.new_empty(rows, heads, count, deep)
-    query, keys, values = _dense(query), _dense(keys), _dense(values)
-    turned_query = query if latent is None else _dense(latent.query)
-    turned_keys = keys if latent is None else _dense(latent.keys)
+    query, keys, values = dense(query), dense(keys), dense(values)
+    turned_query = query if latent is None else dense(latent.query)
+    turned_keys = keys if latent is None else dense(latent.keys)
     sees = None if sight.sees is None else sight.sees.contiguous().view(torch.uint8)
     new = count if sees is None else sees.shape[2]
     attend_kernel[tiles, cut.parts](
@@ -382,11 +382,6 @@ def attend_new(
         num_warps=cut.warps, num_stages=cut.stages,
     )  # fmt: skip
     return out
-
-
-def _dense(tensor: Tensor) -> Tensor:
-    """The last dimension side by side in memory, as the kernel reads it."""
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def _or(tensor: Tensor | None, otherwise: Tensor) -> Tensor:

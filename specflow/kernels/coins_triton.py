@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from specflow.kernels.coins import DRAFT, VERIFY
+from specflow.kernels.vocab_triton import lanes_of
 
 # Triton reads these annotations as strings; constexpr ones are compile-time numbers.
 
@@ -53,6 +54,5 @@ def draft_coins(seeds: Tensor, positions: Tensor, count: int) -> Tensor:
 def _coins(seeds: Tensor, positions: Tensor, count: int, purpose: int) -> Tensor:
     rows = seeds.shape[0]
     coins = torch.empty(rows, count, device=seeds.device)
-    block = triton.next_power_of_2(max(count, 2))
-    coins_kernel[(rows,)](seeds, positions, coins, PURPOSE=purpose, C=count, BLOCK=block)
+    coins_kernel[(rows,)](seeds, positions, coins, PURPOSE=purpose, C=count, BLOCK=lanes_of(count))
     return coins

@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from specflow.kernels.vocab_triton import dense
+
 
 @triton.jit
 def move_kernel(
@@ -81,9 +83,7 @@ def write_rows(
     packed: Tensor | None = None,
 ) -> None:
     """As `specflow.kernels.kv.write_rows`."""
-    keys = keys if keys.stride(3) == 1 else keys.contiguous()
-    values = values if values.stride(3) == 1 else values.contiguous()
-    slots = slots.contiguous()
+    keys, values, slots = dense(keys), dense(values), slots.contiguous()
     tokens = slots.numel()
     each = tokens if packed is None else packed.shape[0]
     width, value_width = keys.shape[3], values.shape[3]

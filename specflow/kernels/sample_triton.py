@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from specflow.kernels.sample import COLDEST
-from specflow.kernels.vocab_triton import ARRIVALS, arrived_last, cut
+from specflow.kernels.vocab_triton import ARRIVALS, arrived_last, cut, dense, lanes_of
 
 SURVEYORS = 8  # warps of a program that reads whole rows, twice a tile at once: few turns to wait
 
@@ -220,8 +220,7 @@ def pick_kernel(
 def pick(weights: Tensor, coin: Tensor) -> Tensor:
     """The token [...] at a coin of the cumulated weights [..., V]; never one of weight 0."""
     vocabulary = weights.shape[-1]
-    flat = weights.reshape(-1, vocabulary)
-    flat = flat if flat.stride(1) == 1 else flat.contiguous()
+    flat = dense(weights.reshape(-1, vocabulary))
     coins = coin.reshape(-1)
     rows = flat.shape[0]
     picked = torch.empty(rows, dtype=torch.int64, device=weights.device)
@@ -279,7 +278,7 @@ def propose(
     logits: Tensor, temperature: Tensor, coin: Tensor, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """What a draft proposes: the law [B, V] of its logits, with a bias or without, and a draw."""
-    logits = logits if logits.stride(1) == 1 else logits.contiguous()
+    logits = dense(logits)
     added = logits if bias is None else bias.contiguous()
     rows, vocabulary = logits.shape
     exact = logits.dtype if logits.dtype == torch.float64 else torch.float32
@@ -373,7 +372,7 @@ def accept_sampled(
         guesses.contiguous(), parents.contiguous(), law.contiguous(), coins.contiguous(),
         path, length, gained, *_left(law, rows, parts), ARRIVALS.of(law.device, rows), vocabulary,
         coins.shape[1], float(single), max(float(acc), 1e-9),
-        K=width - 1, BLOCK=max(2, triton.next_power_of_2(width)), TILE=tile, PARTS=parts,
+        K=width - 1, BLOCK=lanes_of(width), TILE=tile, PARTS=parts,
         enable_fp_fusion=False,
     )  # fmt: skip
     return path, length, gained
@@ -550,7 +549,7 @@ def _judge(
         guesses.contiguous(), proposed.contiguous(), law.contiguous(), coins.contiguous(),
         length, gained, *_left(law, rows * prefixes * 2, parts), ARRIVALS.of(law.device, rows),
         vocabulary, coins.shape[1],
-        K=width - 1, BLOCK=max(2, triton.next_power_of_2(width)), TILE=tile, PARTS=parts,
+        K=width - 1, BLOCK=lanes_of(width), TILE=tile, PARTS=parts,
         enable_fp_fusion=False,  # products are rounded, as in torch
     )  # fmt: skip
     return length, gained

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from specflow.kernels import vocab_triton
-from specflow.kernels.vocab_triton import lanes_of
+from specflow.kernels.vocab_triton import dense, lanes_of
 
 # Triton reads these annotations as strings; constexpr ones are compile-time numbers.
 
@@ -28,7 +28,7 @@ def slide(rows: Tensor, start: Tensor, count: int) -> Tensor:
     """`count` rows from `start` on, [B, count] or [B, count, H]."""
     requests = rows.shape[0]
     wide = rows.shape[2] if rows.ndim == 3 else 1
-    rows = rows if rows.stride(-1) == 1 else rows.contiguous()
+    rows = dense(rows)
     out = rows.new_empty(requests, count, *rows.shape[2:])
     tile = min(vocab_triton.TILE, lanes_of(wide))
     slide_kernel[requests * count, triton.cdiv(wide, tile)](

@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from specflow.kernels import vocab_triton
-from specflow.kernels.vocab_triton import ARRIVALS, arrived_last, lanes_of
+from specflow.kernels.vocab_triton import ARRIVALS, arrived_last, dense, lanes_of
 
 # Triton reads these annotations as strings; constexpr ones are compile-time numbers.
 NONE = tl.constexpr(-(2**63))  # a key below all others
@@ -439,7 +439,7 @@ def take_row(hidden: Tensor, accept_len: Tensor) -> Tensor:
 def _taken(hidden: Tensor, rows: Tensor, back: int) -> Tensor:
     requests, count = rows.shape
     wide = hidden.shape[2]
-    hidden = hidden if hidden.stride(2) == 1 else hidden.contiguous()
+    hidden = dense(hidden)
     rows = rows if count == 1 or rows.stride(1) == 1 else rows.contiguous()
     out = hidden.new_empty(requests, count, wide)
     tile = vocab_triton.TILE

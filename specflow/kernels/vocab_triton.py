@@ -27,6 +27,11 @@ def lanes_of(count: int) -> int:
     return 1 << max(count - 1, 1).bit_length()
 
 
+def dense(tensor: Tensor) -> Tensor:
+    """The last dimension side by side in memory, as kernels read it."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
 class Arrivals:
     """Counts of parts that are done, by rows: 0 between two launches, which follow one another.
 
