@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from specflow.config_draft import trust_width
@@ -46,32 +46,31 @@ SMALLER = "name a smaller model, or a smaller `run.dtype`"
 NO_CONFIG = "correct its config.json, or name another model"
 CGROUP = Path("/sys/fs/cgroup")
 ORDER = "token_ordering"  # a table of ids: each has to be there
-# What would fill a new weight, whether it is called as a method or by the library.
-DRAWN = {Tensor.normal_, Tensor.uniform_} | {
-    getattr(nn.init, f"{name}_")
-    for name in (
-        "uniform", "normal", "trunc_normal", "xavier_uniform", "xavier_normal",
-        "kaiming_uniform", "kaiming_normal", "orthogonal", "sparse",
-    )
-}  # fmt: skip
+EMPTY = {
+    torch.ops.aten.empty.memory_format,
+    torch.ops.aten.empty_like.default,
+    torch.ops.aten.new_empty.default,
+}
 
 
-class _Blank(TorchFunctionMode):
-    """New tensors are zeros, and nothing draws numbers for them."""
+class _Blank(TorchDispatchMode):
+    """New tensors are zeros, and nothing draws numbers for them, whoever asks for it.
 
-    def __torch_function__(
+    Operations are looked at, not functions: the library puts its own in the place of torch's.
+    """
+
+    def __torch_dispatch__(
         self,
-        func: Callable[..., Any],
+        func: torch._ops.OpOverload,
         types: Any,
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        given = dict(kwargs or {})
-        if func in DRAWN:
-            return args[0] if args else given["tensor"]
-        if func is torch.empty and not given.keys() & {"memory_format", "out"}:
-            return torch.zeros(*args, **given)
-        return func(*args, **given)
+        draws = torch.Tag.nondeterministic_seeded in func.tags
+        if draws and func.overloadpacket.__name__.endswith("_"):
+            return args[0]  # as it is
+        made = func(*args, **(kwargs or {}))
+        return made.zero_() if draws or func in EMPTY else made
 
 
 def causal_lm(found: ModelFacts, *, device: str, dtype: str) -> Any:
@@ -150,12 +149,10 @@ def blank(build: Callable[[], N], name: str, device: torch.device, dtype: torch.
     with quiet(), out_of, as_default(dtype), torch.device("meta"):
         size = sum(t.numel() * t.element_size() for t in weights(build()))
     room(name, size, device)
-    seed = zlib.crc32(name.encode())
     with quiet(), foreign(f"no weights can be made for `{name}`", SMALLER):
-        # What a class draws for itself, past `_Blank`, is of the same seed.
-        with seeded(seed, device), as_default(dtype), torch.device(device), _Blank():
+        with as_default(dtype), torch.device(device), _Blank():
             net = build()
-        fill(net, seed)
+        fill(net, zlib.crc32(name.encode()))
     return net.eval().requires_grad_(requires_grad=False)
 
 
@@ -264,14 +261,6 @@ def _allowed(folder: Path) -> Iterator[int]:
     with suppress(OSError, ValueError):
         most, used = ((folder / f"memory.{name}").read_text() for name in ("max", "current"))
         yield max(0, int(most) - int(used))  # `max` where there is no bound
-
-
-@contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Draws that name no generator are of this seed; those behind go on as before."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from specflow import dummies, facts
 from specflow.cli import main
@@ -221,7 +222,7 @@ def test_a_name_is_a_seed(tmp_path: Path) -> None:
 
 
 def test_all_that_is_drawn_is_of_the_seed(tmp_path: Path) -> None:
-    """A class may draw more than matrices: here the sinks of its heads."""
+    """A class may draw more than matrices, here the sinks of its heads: a row is zeros."""
     pair = bare_pair("mtp_layers", tmp_path)
     before = torch.get_rng_state()
     one, again = (
@@ -233,8 +234,29 @@ def test_all_that_is_drawn_is_of_the_seed(tmp_path: Path) -> None:
         for _ in range(2)
     )
     assert any(name.endswith("sinks") for name in one)
+    assert not any(weight.any() for name, weight in one.items() if name.endswith("sinks"))
     assert [name for name in one if not torch.equal(one[name], again[name])] == []
     assert torch.equal(before, torch.get_rng_state())
+
+
+class Drawn(TorchDispatchMode):
+    """Counts the numbers that are drawn."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if torch.Tag.nondeterministic_seeded in func.tags and made.device.type != "meta":
+            self.count += made.numel()
+        return made
+
+
+def test_no_number_is_drawn_twice(tmp_path: Path) -> None:
+    """What a class would draw for itself is left out, by whichever function it asks for it."""
+    found = dummies.reader(facts.read)(str(wide(tmp_path / "wide")))
+    with Drawn() as drawn:
+        model = dummy.causal_lm(found, device="cpu", dtype="bfloat16")
+    assert drawn.count == sum(w.numel() for w in model.parameters() if w.dim() > 1)
 
 
 # -- what is made, and where -----------------------------------------------------------------------
