@@ -384,7 +384,8 @@ def test_a_report_says_what_is_random(tmp_path: Path, capsys: pytest.CaptureFixt
     pair = bare_pair("eagle3", tmp_path)
     recipe, out = tmp_path / "r.yaml", tmp_path / "out"
     recipe.write_text(yaml.safe_dump({
-        "target": {"model": str(pair.target)}, "sampling": {"max_new_tokens": 9},
+        "target": {"model": str(pair.target)},
+        "sampling": {"max_new_tokens": 9, "ignore_eos": True},
         "draft": {"algorithm": "EAGLE3", "model": str(pair.draft)},
         "run": {"load_format": "dummy", "max_length": 64},
     }))  # fmt: skip
@@ -408,7 +409,7 @@ def test_a_report_says_what_is_random(tmp_path: Path, capsys: pytest.CaptureFixt
     assert said["steps"] == said["totals"]["verifies"]  # of one request, after its first token
     assert step["total"] == pytest.approx(step["draft"] + step["verify"] + step["commit"])
     for phase in ("draft", "verify", "commit"):
-        assert step[phase] == pytest.approx(1000 * said["seconds"][phase] / 8)
+        assert step[phase] == pytest.approx(1000 * said["seconds"][phase] / said["steps"])
     assert said["baseline"]["steps"] == 8
 
 
