@@ -57,7 +57,7 @@ class KVPool:
         wanted = self._count(dtype)
         asked = f"keys and values of {slots} rows of {length} positions take {_gib(wanted)}"
         way_out = "lower `run.batch_size` or `run.max_length`"
-        free = _available(torch.device(device))
+        free = available(torch.device(device))
         if free is not None and wanted > free:  # zeros are promised first and killed for later
             raise RuntimeFault(f"{asked} where {_gib(free)} of memory are free; {way_out}")
         try:
@@ -220,7 +220,7 @@ def _gib(size: int) -> str:
     return f"{size / 2**30:.1f} GiB" if size < 2**80 else "more than 2**50 GiB"
 
 
-def _available(device: torch.device) -> int | None:
+def available(device: torch.device) -> int | None:
     """Bytes a process can still take, page cache included; None where the system does not say."""
     if device.type == "cuda":
         room = free_memory()

@@ -39,6 +39,7 @@ from specflow.models.loading import (
 )
 from specflow.models.nets import DraftModel, DraftNet, Sizes
 from specflow.models.weights import block_sizes, flagged
+from specflow.pools import available
 from specflow.recipe import ResolvedRecipe
 
 N = TypeVar("N", bound=nn.Module)
@@ -243,17 +244,10 @@ def room(name: str, size: int, device: torch.device) -> None:
 
 def free_bytes(device: torch.device) -> int | None:
     """Memory that is free where a network is to be made; None where nobody says."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    told = Path("/proc/meminfo")
-    if device.type != "cpu" or not told.is_file():
-        return None
-    lines = told.read_text(encoding="utf-8").splitlines()
-    found = (line.split()[1] for line in lines if line.startswith("MemAvailable:"))
-    kilobytes = next(found, "")
-    if not kilobytes.isdecimal():
-        return None
-    return min([int(kilobytes) * 1024, *_allowed(CGROUP)])
+    free = available(device)
+    if free is None or device.type != "cpu":
+        return free
+    return min([free, *_allowed(CGROUP)])
 
 
 def _allowed(folder: Path) -> Iterator[int]:
