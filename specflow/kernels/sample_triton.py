@@ -17,7 +17,14 @@ import triton.language as tl
 from torch import Tensor
 
 from specflow.kernels.sample import COLDEST
-from specflow.kernels.vocab_triton import ARRIVALS, arrived_last, cut, dense, lanes_of
+from specflow.kernels.vocab_triton import (
+    ARRIVALS,
+    arrived_last,
+    cut,
+    dense,
+    lanes_of,
+    size_of_part,
+)
 
 SURVEYORS = 8  # warps of a program that reads whole rows, twice a tile at once: few turns to wait
 
@@ -92,7 +99,7 @@ def law_kernel(
     mine = logits + row * V
     highest, total, best = survey(mine, mine, scale, V, TILE, exact, False)
     lanes = tl.arange(0, TILE)
-    size = tl.cdiv(tl.cdiv(V, PARTS), TILE) * TILE
+    size = size_of_part(V, TILE, PARTS)
     for start in range(part * size, (part + 1) * size, TILE):
         ids = start + lanes
         seen = said(mine, mine, ids, V, exact, False)
@@ -144,7 +151,7 @@ def weigh_part(
     K: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
     """The weight of a part, and its last token that has any; -1 where none has."""
-    size = tl.cdiv(tl.cdiv(V, PARTS), TILE) * TILE
+    size = size_of_part(V, TILE, PARTS)
     lanes = tl.arange(0, TILE)
     mass = tl.zeros((TILE,), row.dtype.element_ty)
     behind = tl.full((TILE,), -1, tl.int32)
@@ -162,7 +169,7 @@ def walk_part(
     K: tl.constexpr, TILE: tl.constexpr, PARTS: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
     """The first token of a part whose running sum exceeds the goal; V if rounding leaves none."""
-    size = tl.cdiv(tl.cdiv(V, PARTS), TILE) * TILE
+    size = size_of_part(V, TILE, PARTS)
     lanes = tl.arange(0, TILE)
     found = tl.zeros((), tl.int32) + V
     for start in range(part * size, (part + 1) * size, TILE):
@@ -255,7 +262,7 @@ def propose_kernel(
     lanes = tl.arange(0, TILE)
     mass = tl.zeros((TILE,), exact)
     its_last = tl.full((TILE,), -1, tl.int32)
-    size = tl.cdiv(tl.cdiv(V, PARTS), TILE) * TILE
+    size = size_of_part(V, TILE, PARTS)
     for start in range(part * size, (part + 1) * size, TILE):
         ids = start + lanes
         seen = said(mine, added, ids, V, exact, BIASED)

@@ -53,6 +53,12 @@ ARRIVALS = Arrivals()
 
 
 @triton.jit
+def size_of_part(V, TILE: tl.constexpr, PARTS: tl.constexpr):
+    """Numbers of a row of V that each part has: whole tiles, so that the last may have fewer."""
+    return tl.cdiv(tl.cdiv(V, PARTS), TILE) * TILE
+
+
+@triton.jit
 def find_best(logits, best, words, at, part, V, TILE: tl.constexpr, PARTS: tl.constexpr):
     """The best of one part of a row of V logits, and its id; of equals the smallest id."""
     find_best_sum(logits, logits, best, words, at, part, V, TILE, PARTS, False)
@@ -69,7 +75,7 @@ def find_best_sum(
     bias    where that of the row begins; a sum is rounded to what logits are
     best    [.., PARTS] float32, words [.., PARTS] int64: what the parts leave, at row `at`
     """
-    size = tl.cdiv(tl.cdiv(V, PARTS), TILE) * TILE
+    size = size_of_part(V, TILE, PARTS)
     begin = part * size
     lanes = tl.arange(0, TILE)
     highest = tl.full((TILE,), float("-inf"), tl.float32)
