@@ -27,6 +27,7 @@ from benchmarks.gpu_device import Cuda, Rehearsal
 from benchmarks.gpu_sessions import Silent, stepping
 from specflow import kernels
 from specflow.capture import GraphStep, buffers
+from specflow.cost import forward_loads, networks, step_cost
 from specflow.execute import open_target, plain_of
 from specflow.load import load
 from specflow.models.lm import LanguageModel
@@ -282,7 +283,7 @@ def verify(bench: Bench, copy: float) -> dict[str, Any]:
     taps = bench.recipe["draft.taps"]
     call = device.captured(lambda: window.verify_taps(tokens, lens, taps))
     taken = spread(device.times(call, size.turns * size.rounds))
-    moved = read_bytes(bench.target, int(lens[0]) + width)
+    moved = read_bytes(bench.recipe, int(lens[0]) + width)
     speed = moved / taken["median"] / 1e6
     return {
         "forward": taken,
@@ -294,15 +295,13 @@ def verify(bench: Bench, copy: float) -> dict[str, Any]:
     }
 
 
-def read_bytes(target: LanguageModel, length: int) -> int:
-    """Weights that a forward reads once, the head's among them, and keys and values of a row."""
-    c = target.adapter.config
-    heads, shared = int(c.num_attention_heads), int(c.num_key_value_heads)
-    width, inner, layers = int(c.hidden_size), int(c.intermediate_size), int(c.num_hidden_layers)
-    each = int(getattr(c, "head_dim", None) or width // heads)
-    layer = (2 * heads + 2 * shared) * each * width + 3 * width * inner + 2 * width
-    weights = layers * layer + width + target.vocab_size * width
-    return target.dtype.itemsize * (weights + 2 * layers * shared * each * length)
+def read_bytes(recipe: ResolvedRecipe, length: int) -> int:
+    """What the target's forward of a step has to read: weights, and keys and values of a row."""
+    asked = [each for each in step_cost(recipe).forwards if each.model == "target"]
+    loads = forward_loads(tuple(asked), networks(recipe), 1, length)
+    if loads is None:
+        raise ValueError("; ".join(networks(recipe).unknown))
+    return round(sum(each.bytes for each in loads))
 
 
 # --- tokens a second -----------------------------------------------------------------------------
