@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -65,7 +65,25 @@ class Trace:
 CATEGORIES = ("cuda_runtime", "cuda_driver", "kernel", "gpu_memcpy")
 
 
-class Cuda:
+class Clock(Protocol):
+    """Points of what a device does, and the time between them."""
+
+    def mark(self) -> Any:
+        """A point."""
+
+    def between(self, marks: list[Any]) -> list[float]:
+        """Milliseconds from each point to the next."""
+
+    def times(self, call: Call, turns: int) -> list[float]:
+        """Milliseconds of each of so many calls; nothing waits between."""
+        marks = [self.mark()]
+        for _ in range(turns):
+            call()
+            marks.append(self.mark())
+        return self.between(marks)
+
+
+class Cuda(Clock):
     """A CUDA device."""
 
     kind = "cuda"
@@ -96,16 +114,8 @@ class Cuda:
         """Until the device has done all it was given."""
         torch.cuda.synchronize()
 
-    def times(self, call: Call, turns: int) -> list[float]:
-        """Milliseconds of each of so many calls, by events on the stream; nothing waits between."""
-        marks = [self.mark()]
-        for _ in range(turns):
-            call()
-            marks.append(self.mark())
-        return self.between(marks)
-
     def mark(self) -> Any:
-        """A point of the stream."""
+        """A point of the stream: an event."""
         point = torch.cuda.Event(enable_timing=True)
         point.record()
         return point
@@ -170,7 +180,7 @@ class Cuda:
         torch.cuda.empty_cache()
 
 
-class Rehearsal:
+class Rehearsal(Clock):
     """A CPU that stands in for a GPU."""
 
     kind = "cpu"
@@ -179,7 +189,6 @@ class Rehearsal:
     def __init__(self) -> None:
         self.replays = 0
         self.capturing: PretendedGraph | None = None
-        self.extra: Counter[str] = Counter()  # calls that the trace is to show beside replays
         pretend(self)
 
     def facts(self) -> dict[str, Any]:
@@ -189,16 +198,8 @@ class Rehearsal:
     def wait(self) -> None:
         """A CPU is done when a call returns."""
 
-    def times(self, call: Call, turns: int) -> list[float]:
-        """Milliseconds by the clock."""
-        marks = [self.mark()]
-        for _ in range(turns):
-            call()
-            marks.append(self.mark())
-        return self.between(marks)
-
     def mark(self) -> float:
-        """A point in time."""
+        """A point in time, by the clock."""
         return perf_counter()
 
     def between(self, marks: list[float]) -> list[float]:
@@ -222,7 +223,6 @@ class Rehearsal:
         before = self.replays
         call()
         launches = [("cuda_runtime", "cudaGraphLaunch")] * (self.replays - before)
-        named = [("cuda_runtime", name) for name in self.extra.elements()]
         kernels = [
             ("kernel", "move_kernel"),
             ("kernel", "gemm"),
@@ -230,7 +230,7 @@ class Rehearsal:
         ]
         events = [
             {"ph": "X", "cat": kind, "name": name, "ts": 0, "dur": 1}
-            for kind, name in (*launches, *named, *kernels)
+            for kind, name in (*launches, *kernels)
         ]
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "trace.json"
@@ -330,7 +330,10 @@ def pretend(device: Rehearsal) -> None:
     torch.empty = unpinned  # type: ignore[assignment]
 
 
-def open_device(*, rehearse: bool) -> Cuda | Rehearsal:
+Device = Cuda | Rehearsal
+
+
+def open_device(*, rehearse: bool) -> Device:
     """The device, or its rehearsal; SystemExit where there is none."""
     if rehearse:
         return Rehearsal()

@@ -22,10 +22,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu_device import Cuda, Rehearsal, open_device
+from benchmarks.gpu_device import Device, open_device
 
 ROOT = Path(__file__).parent.parent
-Device = Cuda | Rehearsal
 Item = tuple[str, Callable[[], dict[str, Any]]]  # a name, and what it found; it raises where wrong
 BROKEN = 75  # exit code: no call of this process reaches the device any more
 PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_device import Cuda, Rehearsal
+from benchmarks.gpu_device import Device
 from specflow.capture import EagerStep, GraphStep, Key, Reads
 from specflow.execute import draws_of, make_session, open_target
 from specflow.load import load
@@ -19,7 +19,6 @@ from specflow.recipe import ResolvedRecipe
 from specflow.resolve import resolve
 from specflow.session import Completion, Request, Session
 
-Device = Cuda | Rehearsal
 LONGEST = 60  # tokens of a prompt
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.gpu_device import Cuda, Rehearsal
+from benchmarks.gpu_device import Device
 from benchmarks.gpu_sessions import Silent, stepping
 from specflow import kernels
 from specflow.capture import GraphStep, buffers
@@ -37,7 +37,6 @@ from specflow.recipe import ResolvedRecipe
 from specflow.resolve import resolve
 from specflow.session import Request, Session
 
-Device = Cuda | Rehearsal
 TRACED = 8  # steps under the profiler
 KERNEL = "_kernel"  # a Triton kernel is named so; a generated one after its launcher
 MOVE = "move_kernel"  # what a window launches for `move_accepted`
