@@ -151,15 +151,12 @@ class BlockNet(nn.Module):
         The layer's norm of its input is left out and no residual is added: the context is the same
         for all layers (1b).
         """
-        cos, sin = self._rotary[0](context, positions)
         made = []
-        for layer in self.layers:
-            attention = layer.self_attn
-            shape = (*context.shape[:-1], -1, attention.head_dim)
-            keys = attention.k_norm(attention.k_proj(context).view(shape)).transpose(1, 2)
-            values = attention.v_proj(context).view(shape).transpose(1, 2)
-            keys, _ = apply_rotary_pos_emb(keys, keys, cos, sin)
-            made.append((keys, values))
+        projected = self.projected(context, positions)
+        for layer, (keys, values, turning) in zip(self.layers, projected, strict=True):
+            normed = layer.self_attn.k_norm(keys).transpose(1, 2)
+            turned, _ = apply_rotary_pos_emb(normed, normed, turning.cos, turning.sin)
+            made.append((turned, values.transpose(1, 2)))
         return made
 
     def projected(
