@@ -69,10 +69,6 @@ class BlockModel:
         """An empty pool of the draft's own."""
         return KVPool(rows, length, self.shapes, device=self.device, dtype=self.dtype)
 
-    def count(self, began: float) -> None:
-        """A forward that began then has ended."""
-        spent(self, began, forwards=1)
-
 
 class BlockWindow:
     """A block draft over its pool: what the generated step calls."""
@@ -100,7 +96,7 @@ class BlockWindow:
             sight=self._sight(seq_lens, positions),
         )
         hidden: Tensor = self.model.net(tokens, positions, step)
-        self.model.count(began)
+        spent(self.model, began, forwards=1)
         return hidden
 
     def _looks(self, seq_lens: Tensor, rows: int) -> tuple[Tensor, Tensor]:

@@ -193,10 +193,6 @@ class DraftModel:
         self.to_target = ids_table(net.d2t)
         self.shapes = self._probe()
 
-    def count(self, began: float) -> None:
-        """A forward that began then has ended."""
-        spent(self, began, forwards=1)
-
     def pool(self, rows: int, length: int) -> KVPool:
         """An empty pool of the draft's own, the same slots as the target's."""
         return KVPool(rows, length, self.shapes, device=self.device, dtype=self.dtype)
@@ -289,7 +285,7 @@ class DraftWindow:
     ) -> Tensor:
         began = now()
         carried: Tensor = self.model.net(tokens, hidden, positions, step, layer)
-        self.model.count(began)
+        spent(self.model, began, forwards=1)
         return carried
 
     def _score(self, carried: Tensor, layer: int = 0) -> Tensor:
