@@ -7,6 +7,7 @@ E  head width      R  width of a latent
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,43 +33,36 @@ Mover = Callable[[Tensor, Tensor, Tensor], None]
 Unpacker = Callable[[Tensor, Tensor, int, int], Tensor]
 
 
+@dataclass
 class Triton:
     """The kernel of `specflow.kernels.attention_triton`: any tree, by lengths instead of a mask.
 
-    kernel, mover, injector, writer, unpack  others with the signatures of the kernels; their
-    references are such. Where the first three are given, torch does what is not
+    Each of its parts may be another with the same signature; the kernels' references are such.
     """
 
-    def __init__(
-        self,
-        kernel: Kernel | None = None,
-        mover: Mover | None = None,
-        injector: Injector | None = None,
-        writer: Writer | None = None,
-        unpack: Unpacker = unpack_rows,
-    ) -> None:
-        if kernel is None or mover is None or injector is None:
-            try:
-                from specflow.kernels import (
-                    attention_triton,
-                    block_triton,
-                    inject_triton,
-                    kv_triton,
-                )
-            except ImportError as error:
-                raise RuntimeFault(
-                    f"`run.attention: triton` needs the package triton ({error}); "
-                    f"install {EXTRA}, or write `run.attention: sdpa`"
-                ) from error
-            kernel = kernel or attention_triton.attend_new
-            mover = mover or kv_triton.move_accepted
-            injector = injector or inject_triton.inject_rows
-            writer = writer or kv_triton.write_rows
-            unpack = block_triton.unpack if unpack is unpack_rows else unpack
-        self._kernel, self._mover = kernel, mover
-        self.injector: Injector | None = injector
-        self.writer: Writer | None = writer
-        self.unpack = unpack
+    kernel: Kernel
+    mover: Mover
+    injector: Injector | None
+    writer: Writer | None = None
+    unpack: Unpacker = unpack_rows
+
+    @classmethod
+    def open(cls) -> Triton:
+        """All of it by kernels."""
+        try:
+            from specflow.kernels import attention_triton, block_triton, inject_triton, kv_triton
+        except ImportError as error:
+            raise RuntimeFault(
+                f"`run.attention: triton` needs the package triton ({error}); "
+                f"install {EXTRA}, or write `run.attention: sdpa`"
+            ) from error
+        return cls(
+            attention_triton.attend_new,
+            kv_triton.move_accepted,
+            inject_triton.inject_rows,
+            kv_triton.write_rows,
+            block_triton.unpack,
+        )
 
     launching = staticmethod(nothing_planned)
 
@@ -86,12 +80,12 @@ class Triton:
         """What the queries read [B, H, q, E]."""
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         scoring = Scoring(scale, window, softcap, sinks)
-        return self._kernel(query, key, value, step.sight(window), scoring)
+        return self.kernel(query, key, value, step.sight(window), scoring)
 
     def move(self, pool: KVPool, path: Tensor, seq_lens: Tensor) -> None:
         """One launch for all tensors of a shape."""
         for slots in pool.blocks():
-            self._mover(slots, path, seq_lens)
+            self.mover(slots, path, seq_lens)
 
     def mix_latent(
         self,
@@ -107,7 +101,7 @@ class Triton:
         plain, turned = query.split([key_up.shape[1], rotated.shape[-1]], dim=-1)
         folded = torch.matmul(plain, key_up)  # [B, H, q, R]
         scoring = Scoring(query.shape[-1] ** -0.5 if scaling is None else scaling)
-        read = self._kernel(
+        read = self.kernel(
             folded, latent, latent, step.sight(None), scoring, Latent(turned, rotated)
         )
         return torch.matmul(read, value_up.transpose(1, 2))
@@ -115,7 +109,7 @@ class Triton:
 
 BACKENDS: dict[str, Callable[[], Any]] = {
     "sdpa": lambda: SDPA,
-    "triton": Triton,
+    "triton": Triton.open,
     "flashinfer": FlashInfer,
 }
 
