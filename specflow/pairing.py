@@ -224,8 +224,7 @@ def _block(_target: ModelFacts, draft: ModelFacts, net: DraftFacts) -> Row | Non
 
 
 def _context(target: ModelFacts, draft: ModelFacts, net: DraftFacts) -> Row | None:
-    itself = draft.model == target.model and net.format != CAUSAL_LM
-    if net.bundled or itself or net.reads == TARGET_KV:
+    if _on_its_positions(target, draft, net):
         return None
     ours, theirs = target.max_positions, draft.max_positions
     shorter = 0 < theirs < ours
@@ -234,14 +233,19 @@ def _context(target: ModelFacts, draft: ModelFacts, net: DraftFacts) -> Row | No
 
 
 def _positions(target: ModelFacts, draft: ModelFacts, net: DraftFacts) -> Row | None:
-    itself = draft.model == target.model and net.format != CAUSAL_LM
-    if net.bundled or itself or net.reads == TARGET_KV:
+    if _on_its_positions(target, draft, net):
         return None
     ours, theirs = rope(target), rope(draft)
     if ours is None and theirs is None:
         return None
     known = ours is not None and theirs is not None and ours != theirs
     return Row("positions", str(ours or UNKNOWN), str(theirs or UNKNOWN), NOTE if known else OK)
+
+
+def _on_its_positions(target: ModelFacts, draft: ModelFacts, net: DraftFacts) -> bool:
+    """Whether what drafts is of the target itself, or reads its keys: no other positions."""
+    itself = draft.model == target.model and net.format != CAUSAL_LM
+    return net.bundled or itself or net.reads == TARGET_KV
 
 
 def _words(model: ModelFacts) -> str:
