@@ -119,7 +119,6 @@ class Session:
         self.pending: _Pending | None = None
         self.clock = Clock()
         self._ended: list[Completion] = []  # and not told yet
-        self._untold: list[Completion] = []  # and without a text yet
 
     def submit(self, request: Request) -> None:
         """Queue a request; ValueError where it leaves no room for a single new token."""
@@ -148,9 +147,9 @@ class Session:
 
     def ended(self) -> list[Completion]:
         """Completions that ended and were not told: after a step that failed, what it leaves."""
-        for completion in self._untold:
-            completion.text = self.decode(completion.tokens)
-        self._untold.clear()
+        if not self.recipe.sampling.stop:  # else a text was made token by token
+            for completion in self._ended:
+                completion.text = self.decode(completion.tokens)
         ended, self._ended = self._ended, []
         return ended
 
@@ -309,8 +308,6 @@ class Session:
         completion.tokens += kept
         if self.recipe.sampling.stop:
             kept = self._cut_at_stop_string(completion, before)
-        elif completion.finish:
-            self._untold.append(completion)
         return kept
 
     def _cut_at_stop_string(self, completion: Completion, before: int) -> list[int]:
