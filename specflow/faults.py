@@ -28,10 +28,10 @@ def device_faults(doing: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, RuntimeFault) or not (of_device(error) or of_compiler(error)):
             raise
-        if of_compiler(error) and not out_of_memory(error):
-            said = compiler_said(error)
-        elif out_of_memory(error):
+        if out_of_memory(error):
             said = f"out of memory {doing}: {asked_and_free(error)}; {LOWER}"
+        elif of_compiler(error):
+            said = compiler_said(error)
         else:
             said = f"the device gave up {doing}: {one_line(error)}; run it again"
             said += ", and with `run.graph=off` if it gives up again, which says where"
