@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from types import ModuleType
 
-from specflow.capture_graph import WARM_UPS, GraphStep, NoRoom
+from specflow.capture_graph import GraphStep
 from specflow.captured import (
     CapturedStep,
     CompiledStep,
@@ -16,6 +16,8 @@ from specflow.captured import (
     Told,
     buckets,
     buffers,
+    copies,
+    put_back,
 )
 from specflow.models.drafters import Drafter
 from specflow.models.lm import LanguageModel
@@ -23,19 +25,19 @@ from specflow.models.ragged import BatchPlanner
 from specflow.pools import KVPool
 
 __all__ = [
-    "WARM_UPS",
     "CapturedStep",
     "CompiledStep",
     "EagerStep",
     "GraphStep",
     "Key",
-    "NoRoom",
     "Reads",
     "Results",
     "Told",
     "buckets",
     "buffers",
     "capture",
+    "copies",
+    "put_back",
 ]
 
 

@@ -28,7 +28,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specflow.captured import EagerStep, Key, Reads, Results, Told, buffers, compiled, put_back
+from specflow.captured import (
+    EagerStep,
+    Key,
+    Reads,
+    Results,
+    Told,
+    buffers,
+    compiled,
+    copies,
+    put_back,
+)
 from specflow.errors import RuntimeFault
 from specflow.faults import asked_and_free, compile_faults, out_of_memory
 
@@ -168,7 +178,7 @@ class GraphStep(EagerStep):
         called = super().bind(key)
         if self.inductor:
             called = compiled(called, f"step_{len(self._bound)}")
-        kept = {name: tensor.clone() for name, tensor in buffers(self.state).items()}
+        kept = copies(self.state)
         graph = torch.cuda.CUDAGraph()
         try:
             self._side.wait_stream(torch.cuda.current_stream())

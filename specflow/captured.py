@@ -340,7 +340,7 @@ class CompiledStep(EagerStep):
     def bind(self, key: Key) -> Callable[[], None]:
         """The step of a key, traced with no break and compiled."""
         called = compiled(super().bind(key), f"step_{len(self._bound)}")
-        kept = {name: tensor.clone() for name, tensor in buffers(self.state).items()}
+        kept = copies(self.state)
         with compile_faults():
             called()  # the first call is what compiles
         put_back(self.state, kept)
@@ -373,6 +373,11 @@ def buckets(most: int) -> tuple[int, ...]:
 def buffers(state: Any) -> dict[str, Tensor]:
     """Every tensor of a state, by name."""
     return {f.name: getattr(state, f.name) for f in fields(state)}
+
+
+def copies(state: Any) -> dict[str, Tensor]:
+    """What a state holds now, for `put_back`."""
+    return {name: tensor.clone() for name, tensor in buffers(state).items()}
 
 
 def put_back(state: Any, kept: dict[str, Tensor]) -> None:

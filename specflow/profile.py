@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from specflow import prompts as prompt_files
-from specflow.capture import buffers
+from specflow.capture import copies, put_back
 from specflow.columns import columns
 from specflow.cost_fit import Timing, errors, fit_additive
 from specflow.diagnostics import Diagnostic
@@ -173,15 +173,14 @@ class Stopwatch:
         self.step = session.captured
         self.state = self.step.state
         self.variant = next(iter(self.step.widths))
-        self.kept = {name: tensor.clone() for name, tensor in buffers(self.state).items()}
+        self.kept = copies(self.state)
         lengths = (len(c.request.tokens) + len(c.tokens) for c in session.rows)
         self.needed = max(lengths) - 1 + session.reach
 
     def time(self, size: Size) -> float:
         """Seconds of one step of a size."""
         rows, tokens = size
-        for name, tensor in buffers(self.state).items():
-            tensor.copy_(self.kept[name])
+        put_back(self.state, self.kept)
         self.state.seq_lens.tolist()  # whatever the device was still at has ended
         began = perf_counter()
         self.step.launch(rows, self.variant, self.needed, tokens)
