@@ -43,7 +43,6 @@ from specflow.errors import RuntimeFault
 from specflow.faults import asked_and_free, compile_faults, out_of_memory
 
 WARM_UPS = 2  # calls before a capture: libraries set themselves up in the first
-HOST_PHASES = ("HOST_DRAFT", "HOST_COMMIT", "HOST_PLAN", "HOST_LEARN")
 SAID = ("accept_len", "output_tokens", "verify_len")  # what a session reads of a step
 LEARNT = ("trust",)  # what a plan reads beside it
 WRITTEN = ("guesses", "parents", "survival")  # what a host phase fills before a step
@@ -87,15 +86,14 @@ class GraphStep(EagerStep):
         self._larger: dict[Key, Key] = {}  # what runs in place of a key that found no room
 
     def _reading(self) -> Reads:
-        there = {name for name in HOST_PHASES if getattr(self.module, name, None) is not None}
         behind = 0 if self.planner is None else self.planner.lag
-        by_plan = behind >= 2 and there <= {"HOST_PLAN", "HOST_LEARN"}
-        return Reads.LATE if by_plan or not there else Reads.NEXT
+        by_plan = behind >= 2 and self.host.keys() <= {"HOST_PLAN", "HOST_LEARN"}
+        return Reads.LATE if by_plan or not self.host else Reads.NEXT
 
     def _slot(self) -> Slot:
         plans = self.planner is not None
         said = self._pinned((*SAID, *LEARNT) if plans else SAID)
-        writes = plans or self.module.HOST_DRAFT is not None
+        writes = plans or "HOST_DRAFT" in self.host
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         return Slot(said, self._pinned(WRITTEN) if writes else {}, done)
 
@@ -124,7 +122,7 @@ class GraphStep(EagerStep):
     def draft(self, rows: int) -> str:
         """As the eager step's; what the host filled is on its way when it returns."""
         variant = super().draft(rows)
-        if self.module.HOST_DRAFT is not None:
+        if "HOST_DRAFT" in self.host:
             self._send(rows)
         return variant
 

@@ -25,6 +25,7 @@ from specflow.models.lm import LanguageModel
 from specflow.models.ragged import BatchPlanner
 from specflow.pools import KVPool
 
+HOST_PHASES = ("HOST_DRAFT", "HOST_COMMIT", "HOST_PLAN", "HOST_LEARN")
 EXTENT = 64  # positions; the key's extent grows in such steps, so that few keys are made
 
 
@@ -193,6 +194,8 @@ class EagerStep:
         made = self.runs.Device if own else module.State
         self.state: Any = made.new(pool.slots, str(target.device))
         self.widths: dict[str, int] = module.WIDTHS
+        named = {name: getattr(module, name, None) for name in HOST_PHASES}  # or None, or not there
+        self.host = {name: phase for name, phase in named.items() if phase is not None}
         self.buckets = buckets(pool.slots)
         self.made = Making()
         self._bound: dict[Key, Callable[[], None]] = {}
@@ -221,25 +224,25 @@ class EagerStep:
 
     def draft(self, rows: int) -> str:
         """The variant that the host draft names; without one there is a single variant."""
-        if self.module.HOST_DRAFT is None:
+        if "HOST_DRAFT" not in self.host:
             return str(next(iter(self.module.VARIANTS)))
-        return str(self.module.HOST_DRAFT(self.drafter, self.desk(rows)))
+        return str(self.host["HOST_DRAFT"](self.drafter, self.desk(rows)))
 
     def plan(self, rows: int) -> int:
         """Ask the host plan."""
-        ask = getattr(self.module, "HOST_PLAN", None)
-        return int(ask(self.planner, self.desk(rows))) if ask is not None else 0
+        if "HOST_PLAN" not in self.host:
+            return 0
+        return int(self.host["HOST_PLAN"](self.planner, self.desk(rows)))
 
     def learn(self, told: Results) -> None:
         """Hand what a step said to the host plan."""
-        tell = getattr(self.module, "HOST_LEARN", None)
-        if tell is not None:
-            tell(self.planner, told.state)
+        if "HOST_LEARN" in self.host:
+            self.host["HOST_LEARN"](self.planner, told.state)
 
     def commit(self, gained: list[list[int]]) -> None:
         """Hand the tokens gained to the host commit."""
-        if self.module.HOST_COMMIT is not None:
-            self.module.HOST_COMMIT(self.drafter, gained)
+        if "HOST_COMMIT" in self.host:
+            self.host["HOST_COMMIT"](self.drafter, gained)
 
     def desk(self, rows: int) -> Any:
         """The state that the host writes to before a launch: here the step's own."""
