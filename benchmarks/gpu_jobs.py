@@ -14,9 +14,20 @@ from time import monotonic, sleep
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-BROKEN = 75  # a process whose CUDA context an error broke asks to be started once more
+BROKEN = 75  # exit code: an error broke the CUDA context, and another process may go on
 RESTARTS = 4
 Line = dict[str, Any]
+
+
+def read(file: Path) -> list[Line]:
+    """The lines that a process left, less one that was cut off when it was killed."""
+    lines = []
+    for text in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
+        try:
+            lines.append(json.loads(text))
+        except ValueError:
+            continue
+    return lines
 
 
 @dataclass(frozen=True)
@@ -95,13 +106,7 @@ class Job:
 
     def lines(self) -> list[Line]:
         """What it has left so far."""
-        lines = []
-        for text in self.file.read_text().splitlines() if self.file.is_file() else ():
-            try:
-                lines.append(json.loads(text))
-            except ValueError:  # cut off by the kill
-                continue
-        return lines
+        return read(self.file)
 
 
 @dataclass

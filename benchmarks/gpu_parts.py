@@ -23,10 +23,9 @@ from typing import Any
 import torch
 
 from benchmarks.gpu_device import Device, open_device
+from benchmarks.gpu_jobs import BROKEN, ROOT, read
 
-ROOT = Path(__file__).parent.parent
 Item = tuple[str, Callable[[], dict[str, Any]]]  # a name, and what it found; it raises where wrong
-BROKEN = 75  # exit code: no call of this process reaches the device any more
 PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 PICO = sorted((ROOT / "recipes" / "pico").glob("*.yaml"))
 
@@ -209,17 +208,6 @@ def leave(file: Path, line: dict[str, Any]) -> None:
     """Add a line that a killed process has left whole."""
     with file.open("a", encoding="utf-8") as out:
         out.write(json.dumps(line) + "\n")
-
-
-def read(file: Path) -> list[dict[str, Any]]:
-    """The lines of a file, less one that was cut off."""
-    lines = []
-    for text in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
-        try:
-            lines.append(json.loads(text))
-        except ValueError:
-            continue
-    return lines
 
 
 if __name__ == "__main__":
