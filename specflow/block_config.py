@@ -18,6 +18,7 @@ TAP_IDS = "target_layer_ids"  # these name layers by what they put out
 ENTERED_IDS = "aux_hidden_state_layer_ids"  # speculators name what enters a layer
 KIND = "speculators_model_type"
 SPECULATORS_SIZE = 8  # where such a config says no `block_size`
+HEAD, KEYS = 128, 32  # what the library takes for the heads of its layers where it says nothing
 MASK_TOKEN = "<|MASK|>"  # where a config names neither an id nor a token
 FORMULA = "round(1 + i (L - 4) / (D - 1)) + 1"
 SLIDING = "sliding_attention"

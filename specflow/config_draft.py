@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specflow import block_config, formats
-from specflow.block_config import whole
+from specflow.block_config import HEAD, KEYS, whole
 
 SPECULATORS = {
     "eagle3": "eagle3_speculators",
@@ -27,7 +27,6 @@ BUNDLED = {"mimo": "mtp_mimo", "mimo_v2_flash": "mtp_layers", "qwen3_next": "mtp
 # How many they are, of a family whose config does not count them.
 UNSAID = {"mimo_v2_flash": 3, "qwen3_next": 1}
 TAPS = 3  # that an EAGLE3 draft reads where its config lists none
-HEAD, KEYS = 128, 32  # what the library takes for a block draft's heads where a config is silent
 BIAS = "bias"  # of the projection of an EAGLE draft: there unless the config denies it
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from specflow.block_config import MOST_SIZE, MOST_TAPS, BlockFacts, find
+from specflow.block_config import HEAD, KEYS, MOST_SIZE, MOST_TAPS, BlockFacts, find
 from specflow.formats import CONTEXT, GATED, RNN, VANILLA, Net
 from specflow.headers import LARGEST_NUMBER
 
@@ -21,8 +21,6 @@ OWN_BLOCKS = ("llama", "wide", CONTEXT)  # built by the draft's config; others b
 SLIDING = "sliding_attention"
 DRIVEN = ("full_attention", SLIDING)
 MOST = 1e30  # a factor beyond it is none
-# What the library takes for a block draft's layers where a config says nothing.
-HEAD, KEYS = 128, 32
 NUMBERS = (
     "rms_norm_eps",
     "rope_theta",
