@@ -197,12 +197,10 @@ def step(bench: Bench) -> dict[str, Any]:
     outside = lines["step"]["median"] - lines["forwards"]["median"]
     share = outside / lines["step"]["median"]
     del kept
-    captured.launch(1, variant, bench.needed)  # its graph is captured
-    device.traced(lambda: captured.launch(1, variant, bench.needed))  # the profiler sets itself up
+    launch = launcher(bench, session)
+    device.traced(launch)  # the profiler sets itself up
     still.restore()
-    trace = device.traced(
-        lambda: [captured.launch(1, variant, bench.needed) for _ in range(TRACED)]
-    )
+    trace = device.traced(lambda: [launch() for _ in range(TRACED)])
     known = tuple(launched(captured.runs))
     rows = sum(took for name, took in trace.kernels if name.startswith(known)) / TRACED / 1e3
     return {
@@ -218,6 +216,18 @@ def step(bench: Bench) -> dict[str, Any]:
         },
         "width": captured.widths[variant],
     }
+
+
+def launcher(bench: Bench, session: Session) -> Callable[[], None]:
+    """A step of a session's one row as the session launches it; its graph is captured."""
+    captured: Any = session.captured
+    variant = next(iter(captured.widths))
+
+    def launch() -> None:
+        captured.launch(1, variant, bench.needed)
+
+    launch()
+    return launch
 
 
 def between(module: Any) -> dict[str, FunctionType]:
@@ -321,19 +331,13 @@ def accept(bench: Bench) -> dict[str, Any]:
     found = {}
     try:
         session, whole = bench.begun(), bench.session()
-        captured: Any = session.captured
-        variant = next(iter(captured.widths))
-        still = Still(session)
+        still, launch = Still(session), launcher(bench, session)
+        decoded(device, whole, bench.request(size.new))  # all keys are captured, at every length
         for length in range(1, width + 1):
             set_length(lift, length)
             still.restore()
-            captured.launch(1, variant, bench.needed)
-            still.restore()
-            took = spread(
-                device.times(lambda: captured.launch(1, variant, bench.needed), size.turns)
-            )
-            gained = [int(n) for n in captured.state.accept_len[:1].tolist()]
-            decoded(device, whole, bench.request(size.new))  # all keys are captured
+            took = spread(device.times(launch, size.turns))
+            gained = [int(n) for n in session.captured.state.accept_len[:1].tolist()]
             speed, mean = decoded(device, whole, bench.request(size.new))
             found[str(length)] = {
                 "step": took,
@@ -366,11 +370,8 @@ def decoded(device: Device, session: Session, request: Request) -> tuple[float, 
 
 def plain(bench: Bench) -> dict[str, Any]:
     """The same target and engine with nothing drafted: one token a step."""
-    device, size, session = bench.device, bench.size, bench.begun()
-    captured: Any = session.captured
-    variant = next(iter(captured.widths))
-    captured.launch(1, variant, bench.needed)
-    took = spread(device.times(lambda: captured.launch(1, variant, bench.needed), size.turns))
+    device, size = bench.device, bench.size
+    took = spread(device.times(launcher(bench, bench.begun()), size.turns))
     whole = bench.session()
     decoded(device, whole, bench.request(size.new))
     speed, _ = decoded(device, whole, bench.request(size.new))
