@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specflow.constraints.drafts import holder, network, offsets
+from specflow.dummies import BESIDE, QUANTIZED
 from specflow.facts import DraftFacts, ModelFacts
 from specflow.formats import TAPS, TARGET_KV, named
 from specflow.recipe import ResolvedRecipe
@@ -26,7 +27,6 @@ _OF_LAYER = re.compile(r"model\.(?:mtp_)?layers\.(0|[1-9]\d{0,9})\.", re.ASCII)
 MOST_TOLD = 4  # tensors that look wrong which are told one by one
 TIED = "tie_word_embeddings"  # the head is the embedding
 DECLARED = ("draft_vocab_size", "draft_vocabulary_size")
-CONFIGS_OF_QUANTISERS = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,12 @@ def _packed(r: ResolvedRecipe) -> Iterator[tuple[str, ModelFacts, str, str]]:
 def quantiser(model: ModelFacts) -> str:
     """What a checkpoint says it was quantised with; empty where it says nothing."""
     for config in (model.config, model.text):
-        for key in ("quantization_config", "compression_config"):
+        for key in QUANTIZED:
             said = config.get(key)
             if isinstance(said, Mapping):
                 return str(said.get("quant_method") or said.get("format") or "quantised")
     if model.folder is not None:
-        for name in CONFIGS_OF_QUANTISERS:
+        for name in BESIDE:
             if (model.folder / name).is_file():
                 return name
     return ""
