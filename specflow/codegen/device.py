@@ -10,8 +10,7 @@ from specflow.codegen.spell import MODELS, comment, expression, operand, shape_o
 from specflow.errors import CompileError
 from specflow.graph import Buffer, Constant, Fused, Op, Operand, StepGraph, Store, Value, Variant
 from specflow.graph.device import flat, fused, launches
-from specflow.graph.device_tree import operands
-from specflow.graph.ir import Launch, Line, Listed, writes
+from specflow.graph.ir import Launch, Line, Listed, Single, node_of, operands, writes
 from specflow.graph.ops import BEST, OPS, TABLE
 from specflow.stages.base import NARROW, STEPS
 
@@ -215,13 +214,10 @@ def _step(
 
 def _reads(line: Line) -> Iterator[Operand]:
     """What a line takes from those before it."""
-    if isinstance(line, Fused):
-        yield from line.inputs
-    else:
-        yield from operands(line.op if isinstance(line, Launch) else line)
+    yield from line.inputs if isinstance(line, Fused) else operands(node_of(line))
 
 
-def _spelled(line: Line, read: set[str]) -> str:
+def _spelled(line: Single, read: set[str]) -> str:
     """A forward, or an op that is a launch of its own; what nobody reads is marked."""
     if isinstance(line, Store):
         value = operand(line.value)
@@ -229,7 +225,6 @@ def _spelled(line: Line, read: set[str]) -> str:
             "add_" if line.mode == "add" else ("fill_" if isinstance(line.value, int) else "copy_")
         )
         return f"state.{line.buffer.name}.{how}({value})"
-    assert isinstance(line, Launch)
     outs = ", ".join(v.name if v.name in read else f"_{v.name}" for v in line.op.outputs)
     shapes = ", ".join(shape_of(v) for v in line.op.outputs if v.shape)
     text = expression(line.op, MODELS.get(line.model, ""))
@@ -272,7 +267,7 @@ def by_itself(node: Fused) -> Fused:
 
     return Fused(
         node.name,
-        tuple(renamed(n) for n in node.body if isinstance(n, Op | Store)),
+        tuple(map(renamed, node.body)),
         tuple(map(new, node.inputs)),
         tuple(map(new, node.outputs)),
     )

@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from specflow.codegen.layout import INDENT
-from specflow.graph import Buffer, Constant, Fused, Node, Op, Operand, Repeat, Store, Value
+from specflow.graph import Buffer, Constant, Node, Op, Operand, Repeat, Store, Value
 from specflow.graph.ir import Listed, reads
 from specflow.graph.ops import OPS
 
 MODELS = {"target": "target", "draft": "drafter", "planner": "planner"}
 
 
-def spell(
-    nodes: Sequence[Node], model: str, outputs: Sequence[Value], *, fused: bool = False
-) -> list[str]:
+def spell(nodes: Sequence[Node], model: str, outputs: Sequence[Value]) -> list[str]:
     """The lines of a body, unindented; a value read once, by the store after it, is written inside.
 
     model    the name in the module of the model that the phase runs
     outputs  values the phase gives: these keep their names
-    fused    the nodes are a fused run itself, spelled out
     """
     lines: list[str] = []
     skip = False
@@ -33,7 +30,7 @@ def spell(
             lines += _store(after, model, inner)
             skip = True
         else:
-            lines += _lines(node, model, fused=fused)
+            lines += _lines(node, model)
     return lines
 
 
@@ -48,16 +45,12 @@ def _inlined(
     return node if after.value == value and readers == 1 and value not in outputs else None
 
 
-def _lines(node: Node, model: str, *, fused: bool) -> list[str]:
+def _lines(node: Node, model: str) -> list[str]:
     if isinstance(node, Op):
         return [_op(node, model)]
     if isinstance(node, Store):
         return _store(node, model, None)
-    if isinstance(node, Fused) and not fused:
-        return [_call(node)]
-    if isinstance(node, Repeat):
-        return list(_repeat(node, model))
-    raise TypeError(f"{node} has no spelling")
+    return list(_repeat(node, model))
 
 
 def _op(node: Op, model: str) -> str:
@@ -108,13 +101,6 @@ def _repeat(node: Repeat, model: str) -> Iterator[str]:
 def index_of(node: Repeat) -> Value:
     """The number of a loop's turn, as its body reads it."""
     return Value(node.index, (), "int")
-
-
-def _call(node: Fused) -> str:
-    outs = ", ".join(v.name for v in node.outputs)
-    call = f"{node.name}({', '.join(['state', *(v.name for v in node.inputs)])})"
-    shapes = ", ".join(shape_of(v) for v in node.outputs)
-    return comment(f"{outs} = {call}" if outs else call, shapes)
 
 
 def operand(value: Operand) -> str:

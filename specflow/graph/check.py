@@ -6,7 +6,6 @@ from specflow.errors import CompileError
 from specflow.graph.ir import (
     Buffer,
     Constant,
-    Fused,
     Node,
     Op,
     Phase,
@@ -71,11 +70,6 @@ def _node(node: Node, known: set[str], declared: set[Buffer | Constant], phase: 
                 f"a loop of `{phase.name}` carries {missing}, which its body never assigns"
             )
         return {c.name for c in node.carries} | {c.collected for c in node.carries if c.collected}
-    if isinstance(node, Fused):
-        inside = set(known)
-        for inner in node.body:
-            inside |= _node(inner, inside, declared, phase)
-        return {v.name for v in node.outputs}
     _reads(node, known, declared, phase)
     if isinstance(node, Store):
         if node.buffer not in declared:

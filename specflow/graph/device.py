@@ -7,12 +7,13 @@ program a request joins its neighbours in one kernel; whatever has none is a lau
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from specflow.errors import CompileError
 from specflow.graph.device_row import asked
-from specflow.graph.device_tree import grown, operands
+from specflow.graph.device_runs import read
+from specflow.graph.device_tree import grown
 from specflow.graph.ir import (
     Buffer,
     Fused,
@@ -25,10 +26,13 @@ from specflow.graph.ir import (
     Phase,
     Repeat,
     Shape,
+    Single,
     StepGraph,
     Store,
     Value,
     Variant,
+    node_of,
+    operands,
     reads,
     writes,
 )
@@ -39,7 +43,7 @@ LANES = frozenset("BWKwk")  # letters of what a program holds in registers
 WIDE = frozenset("HV")  # and of what it only copies
 
 
-def flat(graph: StepGraph, variant: Variant) -> tuple[Line, ...]:
+def flat(graph: StepGraph, variant: Variant) -> tuple[Single, ...]:
     """The nodes of a variant in order, every value assigned once, no loops, no phases."""
     flattened = _Flattening()
     given: dict[str, Operand] = {}
@@ -53,7 +57,7 @@ class _Flattening:
     """Names taken so far, and the lines."""
 
     def __init__(self) -> None:
-        self.lines: list[Line] = []
+        self.lines: list[Single] = []
         self.taken: set[str] = set()
 
     def phase(self, phase: Phase, given: Mapping[str, Operand]) -> dict[str, Operand]:
@@ -68,9 +72,6 @@ class _Flattening:
     def _node(self, node: Node, names: Names, model: str) -> None:
         if isinstance(node, Repeat):
             self._repeat(node, names, model)
-        elif isinstance(node, Fused):
-            for inner in node.body:
-                self._node(inner, names, model)
         elif isinstance(node, Store):
             self.lines.append(replace(node, value=_named(node.value, names)))
         else:
@@ -136,47 +137,34 @@ def _alias(kind: str, inputs: tuple[Operand, ...]) -> Operand | None:
     return None
 
 
-def fused(lines: Iterable[Line]) -> tuple[Line, ...]:
+def fused(lines: Iterable[Single]) -> tuple[Line, ...]:
     """The lines, every run of ops that one program a request can do gathered into one kernel."""
     out: list[Line] = []
     lines = grown(asked(lines))
     run: list[Op | Store] = []
     named: Counter[str] = Counter()
-    for at, line in enumerate((*lines, None)):
-        if line is not None and in_a_row(line) and not _clashes(run, line):
-            run.append(line.op if isinstance(line, Launch) else _store(line))
-            continue
-        if line is not None and run and _before(line, run):
-            out.append(line)
-            continue
-        if run:
+    for at, line in enumerate(lines):
+        alone = not in_a_row(line)
+        if run and (not _before(line, run) if alone else _clashes(run, line)):
             out.append(_kernel(tuple(run), lines[at:], named))
             run = []
-        if line is not None and in_a_row(line):
-            run.append(line.op if isinstance(line, Launch) else _store(line))
-        elif line is not None:
+        if alone:
             out.append(line)
+        else:
+            run.append(node_of(line))
+    if run:
+        out.append(_kernel(tuple(run), (), named))
     return tuple(out)
 
 
-def _store(line: Line) -> Store:
-    assert isinstance(line, Store)
-    return line
-
-
-def in_a_row(line: Line) -> bool:
+def in_a_row(line: Single) -> bool:
     """Whether one program a request can do it: its lanes in registers, wide rows only copied."""
     if isinstance(line, Store):
         letters = {str(d)[0] for d in line.buffer.shape if not isinstance(d, int)}
         if _in_lanes(line.buffer.shape):
             return True
         return line.mode == "copy" and len(line.buffer.shape) == 2 and letters <= LANES | WIDE
-    return isinstance(line, Launch) and bool(OPS[line.op.kind].row) and _fits(line.op)
-
-
-def _fits(op: Op) -> bool:
-    """Whether its results are lanes."""
-    return all(_in_lanes(v.shape) for v in op.outputs)
+    return bool(OPS[line.op.kind].row) and all(_in_lanes(v.shape) for v in line.op.outputs)
 
 
 def _in_lanes(shape: Shape) -> bool:
@@ -184,21 +172,21 @@ def _in_lanes(shape: Shape) -> bool:
     return len(shape) < 3 and all(d == "T" or str(d)[0] in LANES for d in shape)
 
 
-def _clashes(run: list[Op | Store], line: Line) -> bool:
+def _clashes(run: list[Op | Store], line: Single) -> bool:
     """A kernel loads state before it stores any: what reads stored state begins the next one."""
     stored = {n.buffer for n in run if isinstance(n, Store)}
-    node = line.op if isinstance(line, Launch) else line
+    node = node_of(line)
     if _reduces(node) and any(map(_reduces, run)):
         return True  # the programs of a row come together once
     return any(isinstance(o, Buffer) and o in stored for o in reads(node))
 
 
-def _before(line: Line, run: list[Op | Store]) -> bool:
+def _before(line: Single, run: list[Op | Store]) -> bool:
     """Whether a launch may as well stand before a run that goes on behind it.
 
     An op that gives something changes nothing else; a forward parts two runs all the same.
     """
-    if not isinstance(line, Launch) or in_a_row(line) or not line.op.outputs:
+    if not isinstance(line, Launch) or not line.op.outputs:
         return False
     if OPS[line.op.kind].domain == "model":
         return False
@@ -210,7 +198,7 @@ def _reduces(node: Node) -> bool:
     return isinstance(node, Op) and node.kind in BEST
 
 
-def _kernel(body: tuple[Op | Store, ...], after: Iterable[Line], named: Counter[str]) -> Fused:
+def _kernel(body: tuple[Op | Store, ...], after: Iterable[Single], named: Counter[str]) -> Fused:
     """A run with what it takes from outside and what is taken from it.
 
     It is named after what it leaves first: what it keeps in the state, else what it makes.
@@ -219,7 +207,7 @@ def _kernel(body: tuple[Op | Store, ...], after: Iterable[Line], named: Counter[
     taken = {
         o.name: o for n in body for o in operands(n) if isinstance(o, Value) and o.name not in made
     }
-    wanted = {o.name for line in after for o in _asked(line) if isinstance(o, Value)}
+    wanted = read(after)
     outputs = tuple(v for v in made.values() if v.name in wanted)
     kept = [n.buffer.name for n in body if isinstance(n, Store)]
     name = f"keep_{kept[0]}" if kept else f"make_{outputs[0].name}"
@@ -227,10 +215,6 @@ def _kernel(body: tuple[Op | Store, ...], after: Iterable[Line], named: Counter[
     if named[name] > 1:
         name += f"_{named[name]}"
     return Fused(name, body, tuple(taken.values()), outputs)
-
-
-def _asked(line: Line) -> Iterator[Operand]:
-    yield from operands(line.op if isinstance(line, Launch) else line)
 
 
 def launched(graph: StepGraph, variant: Variant) -> tuple[int, int]:

@@ -7,52 +7,26 @@ reads stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
-from specflow.graph.ir import (
-    Launch,
-    Line,
-    Listed,
-    Node,
-    Op,
-    Operand,
-    Value,
-    reads,
-)
+from specflow.graph.device_runs import Made, read, replaced, run_of
+from specflow.graph.ir import Launch, Op, Operand, Single
 
 
-def grown(lines: Iterable[Line]) -> tuple[Line, ...]:
+def grown(lines: Iterable[Single]) -> tuple[Single, ...]:
     """The lines with the runs of ops that grow a tree as one op each."""
-    left, out = list(lines), list[Line]()
-    while left:
-        made = next((m for find in (_planted, _level, _chosen) if (m := find(left))), None)
-        if made is None:
-            out.append(left.pop(0))
-        else:
-            out.append(made.line)
-            del left[: made.count]
-    return tuple(out)
+    return replaced(lines, _planted, _level, _chosen)
 
 
-@dataclass(frozen=True)
-class _Made:
-    """One line in place of the first few."""
-
-    line: Launch
-    count: int
-
-
-def _planted(lines: Sequence[Line]) -> _Made | None:
+def _planted(lines: Sequence[Single]) -> Made | None:
     """The branches of level 0: which they are, and whom they see."""
-    run = _run(lines, "ranks", "roots")
+    run = run_of(lines, "ranks", "roots")
     if run is None or run[0].inputs[0] != run[1].inputs[0]:
         return None
-    made = Op("plant", run[1].inputs, (*run[0].outputs, *run[1].outputs))
-    return _Made(_like(lines, made), 2)
+    return Made(Op("plant", run[1].inputs, (*run[0].outputs, *run[1].outputs)), 2)
 
 
-def _level(lines: Sequence[Line]) -> _Made | None:
+def _level(lines: Sequence[Single]) -> Made | None:
     """From what branches say to the branches of the next level."""
     ops = _ops(lines)
     if len(ops) < 3 or ops[0].kind != "likeliest" or len(ops[0].outputs[0].shape) != 3:
@@ -61,7 +35,7 @@ def _level(lines: Sequence[Line]) -> _Made | None:
     mapped = ops[1].kind == "target_ids"
     words = ops[1].outputs[0] if mapped else said
     kinds = ("likeliest", *(["target_ids"] if mapped else []), "grow_tree", "follow")
-    run = _run(lines, *kinds)
+    run = run_of(lines, *kinds)
     if run is None or (mapped and run[1].inputs != (said,)):
         return None
     grow, follow = run[-2:]
@@ -76,7 +50,7 @@ def _level(lines: Sequence[Line]) -> _Made | None:
             break
         more[beside] = op
     count += len(more)
-    after = _read(lines[count:])
+    after = read(lines[count:])
     if after & {v.name for v in inner}:
         return None
     wanted = {k: op for k, op in more.items() if op.outputs[0].name in after}
@@ -89,13 +63,13 @@ def _level(lines: Sequence[Line]) -> _Made | None:
     if "sees" in wanted:
         inputs += [wanted["sees"].inputs[0], wanted["sees"].inputs[2]]
         outputs += wanted["sees"].outputs
-    made = Op(f"{kind}_mapped" if mapped else kind, tuple(inputs), tuple(outputs))
-    return _Made(_like(lines, made), count)
+    kind = f"{kind}_mapped" if mapped else kind
+    return Made(Op(kind, tuple(inputs), tuple(outputs)), count)
 
 
-def _chosen(lines: Sequence[Line]) -> _Made | None:
+def _chosen(lines: Sequence[Single]) -> Made | None:
     """The tree that is verified, with what its forward takes."""
-    run = _run(lines, "select_tree", "window", "tree_arrays")
+    run = run_of(lines, "select_tree", "window", "tree_arrays")
     if run is None:
         return None
     select, window, arrays = run
@@ -103,17 +77,10 @@ def _chosen(lines: Sequence[Line]) -> _Made | None:
     if window.inputs[1] != guesses or arrays.inputs != (parents,):
         return None
     outputs = (*select.outputs, *window.outputs, *arrays.outputs)
-    made = Op("choose_tree", (*select.inputs, window.inputs[0]), outputs)
-    return _Made(_like(lines, made), 3)
+    return Made(Op("choose_tree", (*select.inputs, window.inputs[0]), outputs), 3)
 
 
-def _run(lines: Sequence[Line], *kinds: str) -> tuple[Op, ...] | None:
-    """The ops of the first lines, where they are of these kinds."""
-    ops = _ops(lines[: len(kinds)])
-    return tuple(ops) if [op.kind for op in ops] == list(kinds) else None
-
-
-def _ops(lines: Sequence[Line]) -> list[Op]:
+def _ops(lines: Sequence[Single]) -> list[Op]:
     """The ops that the lines begin with."""
     out = []
     for line in lines[:6]:
@@ -121,24 +88,3 @@ def _ops(lines: Sequence[Line]) -> list[Op]:
             break
         out.append(line.op)
     return out
-
-
-def _like(lines: Sequence[Line], op: Op) -> Launch:
-    """An op in the place of the first lines; a draft's table is the draft's."""
-    models = [line.model for line in lines[:6] if isinstance(line, Launch) and line.model]
-    return Launch(op, models[0] if models else "")
-
-
-def _read(lines: Iterable[Line]) -> set[str]:
-    """What is read, by name."""
-    nodes = (line.op if isinstance(line, Launch) else line for line in lines)
-    return {o.name for node in nodes for o in operands(node) if isinstance(o, Value)}
-
-
-def operands(node: Node) -> Iterator[Operand]:
-    """What a node reads, the members of lists among it."""
-    for operand in reads(node):
-        if isinstance(operand, Listed):
-            yield from operand.values
-        else:
-            yield operand

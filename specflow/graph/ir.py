@@ -6,6 +6,7 @@ vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from specflow.errors import CompileError
@@ -103,17 +104,7 @@ class Repeat:
     body: tuple[Op | Store, ...]
 
 
-@dataclass(frozen=True)
-class Fused:
-    """A run of row ops that becomes one function, and one kernel: one program a request."""
-
-    name: str
-    body: tuple[Op | Store, ...]
-    inputs: tuple[Value, ...]
-    outputs: tuple[Value, ...]
-
-
-Node = Op | Store | Repeat | Fused
+Node = Op | Store | Repeat
 
 
 @dataclass(frozen=True)
@@ -124,7 +115,18 @@ class Launch:
     model: str
 
 
-Line = Launch | Fused | Store  # of a variant as a device runs it
+@dataclass(frozen=True)
+class Fused:
+    """A run of row ops that becomes one function, and one kernel: one program a request."""
+
+    name: str
+    body: tuple[Op | Store, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+
+
+Single = Launch | Store  # a line of a variant, its loops unrolled
+Line = Single | Fused  # and as a device runs it
 
 
 @dataclass(frozen=True)
@@ -185,10 +187,10 @@ class StepGraph:
 
 
 def leaves(nodes: tuple[Node, ...]) -> tuple[Op | Store, ...]:
-    """Every op and store, inside loops and fused runs too, in order."""
+    """Every op and store, inside loops too, in order."""
     out: list[Op | Store] = []
     for node in nodes:
-        if isinstance(node, Repeat | Fused):
+        if isinstance(node, Repeat):
             out.extend(leaves(node.body))
         else:
             out.append(node)
@@ -201,10 +203,22 @@ def reads(node: Node) -> tuple[Operand, ...]:
         return node.inputs
     if isinstance(node, Store):
         return (node.value, *((node.buffer,) if node.mode == "add" else ()))
-    if isinstance(node, Repeat):
-        starts = tuple(c.start for c in node.carries if not c.fresh)
-        return (*starts, node.times, *(o for n in node.body for o in reads(n)))
-    return tuple(o for n in node.body for o in reads(n))
+    starts = tuple(c.start for c in node.carries if not c.fresh)
+    return (*starts, node.times, *(o for n in node.body for o in reads(n)))
+
+
+def operands(node: Node) -> Iterator[Operand]:
+    """What a node reads, the members of lists among it."""
+    for operand in reads(node):
+        if isinstance(operand, Listed):
+            yield from operand.values
+        else:
+            yield operand
+
+
+def node_of(line: Single) -> Op | Store:
+    """What a line of an unrolled variant does, whatever model it asks."""
+    return line.op if isinstance(line, Launch) else line
 
 
 def writes(node: Node) -> tuple[Value | Buffer, ...]:

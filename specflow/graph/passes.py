@@ -84,10 +84,8 @@ def rename(node: Node, names: dict[str, Value]) -> Node:
             replace(node, value=names.get(value.name, value)) if isinstance(value, Value) else node
         )
     body = tuple(n for n in (rename(i, names) for i in node.body) if isinstance(n, Op | Store))
-    if isinstance(node, Repeat):
-        carries = tuple(replace(c, start=names.get(c.start.name, c.start)) for c in node.carries)
-        return replace(node, carries=carries, body=body)
-    return replace(node, body=body, inputs=tuple(names.get(v.name, v) for v in node.inputs))
+    carries = tuple(replace(c, start=names.get(c.start.name, c.start)) for c in node.carries)
+    return replace(node, carries=carries, body=body)
 
 
 def _pure(node: Node) -> bool:

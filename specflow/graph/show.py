@@ -10,7 +10,6 @@ from specflow.graph.ir import (
     Op,
     Operand,
     Phase,
-    Repeat,
     StepGraph,
     Store,
     Value,
@@ -58,14 +57,9 @@ def _node(node: Node, pad: str) -> list[str]:
     if isinstance(node, Store):
         sign = "+=" if node.mode == "add" else "="
         return [f"{pad}store {node.buffer.name} {sign} {_operand(node.value)}"]
-    if isinstance(node, Repeat):
-        carried = ", ".join(c.name for c in node.carries)
-        head = f"{pad}repeat {node.index} in {node.first}..{node.times.name}, carrying {carried}"
-        return [head, *(line for n in node.body for line in _node(n, pad + "  "))]
-    return [
-        f"{pad}fused {node.name}: one program a request",
-        *(x for n in node.body for x in _node(n, pad + "  ")),
-    ]
+    carried = ", ".join(c.name for c in node.carries)
+    head = f"{pad}repeat {node.index} in {node.first}..{node.times.name}, carrying {carried}"
+    return [head, *(line for n in node.body for line in _node(n, pad + "  "))]
 
 
 def _operand(operand: Operand) -> str:
