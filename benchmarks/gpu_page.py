@@ -39,12 +39,11 @@ class Verdict:
 # --- what it must show ---------------------------------------------------------------------------
 
 
-def verdicts(found: Found, asked: Asked | None = None) -> Iterator[Verdict]:
+def verdicts(found: Found, asked: Asked) -> Iterator[Verdict]:
     """All that must be shown by the parts that were asked for.
 
     A rehearsal can only fail: it has few cases, and times that mean nothing.
     """
-    asked = asked or Asked()
     for part, judge in JUDGES:
         if part not in asked.parts or (asked.rehearse and judge is outside):
             continue
@@ -215,9 +214,8 @@ def versions(names: tuple[str, ...] = TOLD) -> dict[str, str]:
     return told
 
 
-def page(found: Found, seconds: float, asked: Asked | None = None) -> Iterator[str]:
+def page(found: Found, seconds: float, asked: Asked) -> Iterator[str]:
     """The table, what was shown, what failed, and what came of it."""
-    asked = asked or Asked()
     about = ", ".join(f"{name} {which}" for name, which in versions().items())
     yield f"# {asked.device}, {about}, {seconds:.0f} s"
     if measured := list(table(found)):

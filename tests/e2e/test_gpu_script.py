@@ -197,11 +197,11 @@ def found(*lines: dict[str, Any], ended: str = "done") -> Found:
 
 
 def said(what: str, of: Found) -> Verdict:
-    return next(each for each in verdicts(of) if each.what.startswith(what))
+    return next(each for each in verdicts(of, Asked()) if each.what.startswith(what))
 
 
 def test_nothing_is_shown_that_was_not_run() -> None:
-    assert {each.verdict for each in verdicts(Found())} == {"not reached"}
+    assert {each.verdict for each in verdicts(Found(), Asked())} == {"not reached"}
 
 
 def test_a_part_that_was_killed_shows_nothing() -> None:
@@ -217,7 +217,7 @@ def test_a_part_that_was_killed_shows_nothing() -> None:
 def test_what_fails_is_named() -> None:
     wrong = found(line("steps", "dflash", passed=False, error="E", where=["a"]), line("steps", "x"))
     assert said("steps", wrong).said == "1 of 2; not dflash"
-    assert "- steps dflash: E (a)" in list(page(wrong, 1.0))
+    assert "- steps dflash: E (a)" in list(page(wrong, 1.0, Asked()))
 
 
 @pytest.mark.parametrize(
