@@ -91,28 +91,45 @@ class Fields(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
-def field(doc: str, *, default: Any = ..., derive: str = "", table: str = "", **limits: Any) -> Any:
+def field(
+    doc: str,
+    *,
+    default: Any = ...,
+    derive: str = "",
+    table: str = "",
+    unsaid: str = "",
+    **limits: Any,
+) -> Any:
     """A recipe field: its manual, and the one home of its default.
 
     default  a constant
     derive   the formula, in words; the stage computes it
     table    a table of `specflow.tables`, looked up by the target's architecture
+    unsaid   a word that says as much as none
     limits   pydantic's own: ge, le, gt, lt, min_length
     """
-    extra = {"derive": derive, "table": table}
+    extra = {"derive": derive, "table": table, "unsaid": unsaid}
     if derive or table:
         default = None  # never seen: resolve fills the field before it is read
     return Field(default, description=doc, json_schema_extra=dict(extra), **limits)
 
 
 def home(fields: type[Fields], name: str) -> dict[str, str]:
-    """Where a field's default lives: {"derive": ..., "table": ...}, both empty for a constant."""
+    """Where a field's default lives: {"derive": ..., "table": ...}, both empty for a constant.
+
+    And `unsaid`, the word that asks for it as if nothing were written.
+    """
     extra = fields.model_fields[name].json_schema_extra
     return (
         {k: str(v) for k, v in extra.items()}
         if isinstance(extra, dict)
-        else {"derive": "", "table": ""}
+        else {"derive": "", "table": "", "unsaid": ""}
     )
+
+
+def says_nothing(fields: type[Fields], name: str, value: Any) -> bool:
+    """Whether what is written for a field is the word that says as much as none."""
+    return value != "" and name in fields.model_fields and value == home(fields, name)["unsaid"]
 
 
 class TargetFields(Fields):
@@ -192,6 +209,7 @@ class RunFields(Fields):
         "Capture each step as a CUDA graph, or launch its kernels one by one; `auto` is what the "
         "device allows.",
         derive="on on cuda, off on a CPU",
+        unsaid="auto",
     )
     compile: Literal["none", "inductor"] = field(
         "Compile each step whole: inductor makes kernels of its own of the torch spelling, and a "

@@ -29,6 +29,7 @@ from specflow.recipe import (
     SamplingFields,
     TargetFields,
     home,
+    says_nothing,
 )
 from specflow.recipe_text import typed
 from specflow.rules import Finding, diagnose
@@ -198,9 +199,6 @@ class _Resolution:
         for block in BLOCKS:
             value = self.recipe.written.get(block)
             self.blocks[block] = value if isinstance(value, Mapping) else {}
-            if self.blocks[block].get("graph") == "auto" and block == "run":  # as if left out
-                given = self.blocks[block]
-                self.blocks[block] = {k: v for k, v in given.items() if k != "graph"}
             instead = self.blocks[block].get(STAND_IN, "a name")
             if STAND_IN in AXES.get(block, ()) and not (isinstance(instead, str) and instead):
                 path = f"{block}.{STAND_IN}"
@@ -338,7 +336,11 @@ class _Resolution:
         made: Mapping[str, Any],
     ) -> Fields | None:
         """One block's fields, validated; findings instead where they do not hold."""
-        written = {k: v for k, v in self.blocks[block].items() if k not in AXES.get(block, ())}
+        written = {
+            k: v
+            for k, v in self.blocks[block].items()
+            if k not in AXES.get(block, ()) and not says_nothing(fields, k, v)
+        }
         values = dict(written)
         for name in fields.model_fields:
             path = f"{block}.{name}"

@@ -20,7 +20,8 @@ Schema = dict[str, Any]
 # `${...}` stands for any value: where it leads is known only once the recipe is read.
 _REFERENCE = {"$ref": "#/$defs/reference"}
 _MODEL_STAND_IN = "The small model that `--stand-in` uses instead: builtin:NAME."
-_OWN_WORDS = ("title", "derive", "table")  # of pydantic and of `recipe.field`; no editor's
+# Of pydantic and of `recipe.field`; no editor's.
+_OWN_WORDS = ("title", "derive", "table", "unsaid")
 
 
 def schema() -> Schema:
@@ -327,15 +328,14 @@ def _by_algorithm(written: list[str]) -> Schema:
 
 # -- values ----------------------------------------------------------------------------------------
 
-_LEFT_OUT = {"graph": "auto"}  # a word that says as much as none, by its field
-
 
 def _property(fields: type[Fields], name: str, said: Mapping[str, Any]) -> Schema:
     """A field as an editor shows it."""
     default, decided = default_of(fields, name)
     plain = {k: v for k, v in said.items() if k not in (*_OWN_WORDS, "default", "description")}
-    if name in _LEFT_OUT and "enum" in plain:
-        plain["enum"] = [_LEFT_OUT[name], *plain["enum"]]
+    unsaid = home(fields, name)["unsaid"]
+    if unsaid:
+        plain["enum"] = [unsaid, *plain["enum"]]
     if any(isinstance(each, BeforeValidator) for each in fields.model_fields[name].metadata):
         plain = {"anyOf": [_as_mapping(plain), plain]}
     doc = said.get("description", "") + (f" Default: {decided}." if decided else "")
