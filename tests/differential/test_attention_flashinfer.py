@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specflow.captured import EagerStep, Key, Reads, Told, buffers
+from specflow.captured import Key, copies, put_back
 from specflow.errors import RuntimeFault
 from specflow.models.attention import SDPA, Backend, Frame
 from specflow.models.flashinfer import FlashInfer, Kind, laid_out
@@ -26,6 +26,7 @@ from specflow.session import Session
 from tests import toys
 from tests.conftest import ROOT
 from tests.differential.sessions_interpreted import run_with
+from tests.differential.test_captured import Padded
 from tests.differential.tiny_models import WINDOW, build
 from tests.toys import recipe, requests, session, tokens
 
@@ -127,32 +128,22 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recorded, "captured", False)
 
 
-class Replayed(EagerStep):
+class Replayed(Padded):
     """A step as a graph: warmed up, captured and replayed, with late reading and in buckets.
 
     A graph is its calls here, so what they are given is held against what they were captured with.
     """
 
-    whole = True
-    reads = Reads.LATE
-
-    def results(self, rows: int) -> Told:
-        """Copies: the state may have gone on before they are read."""
-        state = self.view(rows)
-        said = {each: getattr(state, each).clone() for each in ("accept_len", "output_tokens")}
-        return Told(replace(state, **said), lambda: None)
-
     def bind(self, key: Key) -> Callable[[], None]:
         """Warm up, capture, and hand out what replays."""
         called = super().bind(key)
-        kept = {name: tensor.clone() for name, tensor in buffers(self.state).items()}
+        kept = copies(self.state)
         held = []
         for captured in (False, True):
             with runs(captured=captured) as calls:
                 called()
             held.append(calls)
-            for name, tensor in buffers(self.state).items():
-                tensor.copy_(kept[name])
+            put_back(self.state, kept)
 
         def replay() -> None:
             with runs(captured=True) as again:
