@@ -6,10 +6,21 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from specflow.codegen.spell import MODELS, comment, expression, operand, shape_of
+from specflow.codegen.spell import (
+    MODELS,
+    asks_draft,
+    comment,
+    expression,
+    operand,
+    shape_of,
+    step_arguments,
+    step_name,
+    stored,
+)
 from specflow.errors import CompileError
 from specflow.graph import Buffer, Constant, Fused, Op, Operand, StepGraph, Store, Value, Variant
-from specflow.graph.device import flat, fused, launches
+from specflow.graph.buffers import LETTERS
+from specflow.graph.device import WIDE, flat, fused, launches
 from specflow.graph.ir import Launch, Line, Listed, Single, node_of, operands, writes
 from specflow.graph.ops import BEST, OPS, TABLE
 from specflow.stages.base import NARROW, STEPS
@@ -20,7 +31,6 @@ ARRIVALS = "arrivals"  # the state that counts them
 TURN = Value("turn", (), "int")  # which of a loop's turns it is: a number, not a tensor
 TYPES = {"state": "Device", "drafter": "Draft", TURN.name: "int"}  # beside tensors
 NUMBERED = re.compile(r"_\d+$")
-LETTER_OF = {"T": "TOPK", "H": "HIDDEN_SIZE", "V": "VOCAB_SIZE", "R": "NUM_RECENT"}
 
 
 @dataclass(frozen=True)
@@ -149,16 +159,16 @@ def device_steps(graph: StepGraph) -> list[DeviceStep]:
     """Every variant of a graph as it runs on a device."""
     sizes = extents(graph)
     known: dict[Kernel, str] = {}
-    return [_step(v, graph, sizes, known, first=v is graph.variants[0]) for v in graph.variants]
+    return [_step(v, graph, sizes, known) for v in graph.variants]
 
 
 def extents(graph: StepGraph) -> dict[str, int]:
     """The letters of a row's lanes: K3 and W3 are those of a step of three guesses."""
-    asked = ("NUM_DRAFT_TOKENS", NARROW, LETTER_OF["T"])
+    asked = (LETTERS["W"], NARROW, LETTERS["T"])
     known = {c.name: c.count for c in graph.constants if c.name in asked}
-    width, few = known["NUM_DRAFT_TOKENS"], known.get(NARROW, 1)
+    width, few = known[LETTERS["W"]], known.get(NARROW, 1)
     sizes = {"K": width - 1, "W": width, "k": few - 1, "w": few}
-    sizes["T"] = known.get(LETTER_OF["T"], 1)
+    sizes["T"] = known.get(LETTERS["T"], 1)
     for constant in graph.constants:
         if constant.name.startswith(STEPS):
             steps = constant.count
@@ -167,16 +177,10 @@ def extents(graph: StepGraph) -> dict[str, int]:
 
 
 def _step(
-    variant: Variant,
-    graph: StepGraph,
-    sizes: Mapping[str, int],
-    known: dict[Kernel, str],
-    *,
-    first: bool,
+    variant: Variant, graph: StepGraph, sizes: Mapping[str, int], known: dict[Kernel, str]
 ) -> DeviceStep:
     """A variant; `known` are kernels by all but their names, which variants share."""
-    name = "step" if first else f"step_{variant.name}"
-    prefix = "" if first else f"{variant.name}_"
+    prefix = "" if variant is graph.variants[0] else f"{variant.name}_"
     laid = fused(flat(graph, variant))
     lines, made = [], []
     read = {o.name for line in laid for o in _reads(line) if isinstance(o, Value)}
@@ -190,24 +194,18 @@ def _step(
             lines.append(_call(line, replace(kernel, name=known[same])))
         else:
             lines.append(_spelled(line, read))
-    ints = dict.fromkeys(
-        v.name for p in variant.phases for v in graph.phase(p).inputs if v.dtype == "int"
-    )
-    drafts = any(graph.phase(p).model == "draft" for p in variant.phases)
-    drafter = "drafter: Draft" if drafts else "_drafter: object"
-    arguments = f"target: Target, {drafter}, state: Device" + "".join(f", {n}: int" for n in ints)
     ops = [line.op for line in laid if isinstance(line, Launch)]
     launched = {OPS[op.kind].kernel for op in ops} - {""}
     named = {o.name for op in ops for o in operands(op) if isinstance(o, Constant)}
     return DeviceStep(
         variant,
-        name,
-        arguments,
+        step_name(variant, graph),
+        step_arguments(variant, graph, "Device"),
         tuple(lines),
         tuple(made),
         tuple(sorted(launched)),
         tuple(sorted(named)),
-        ("Draft", "Target") if drafts else ("Target",),
+        ("Draft", "Target") if asks_draft(variant, graph) else ("Target",),
         launches(laid),
     )
 
@@ -220,11 +218,7 @@ def _reads(line: Line) -> Iterator[Operand]:
 def _spelled(line: Single, read: set[str]) -> str:
     """A forward, or an op that is a launch of its own; what nobody reads is marked."""
     if isinstance(line, Store):
-        value = operand(line.value)
-        how = (
-            "add_" if line.mode == "add" else ("fill_" if isinstance(line.value, int) else "copy_")
-        )
-        return f"state.{line.buffer.name}.{how}({value})"
+        return stored(line, operand(line.value))
     outs = ", ".join(v.name if v.name in read else f"_{v.name}" for v in line.op.outputs)
     shapes = ", ".join(shape_of(v) for v in line.op.outputs if v.shape)
     text = expression(line.op, MODELS.get(line.model, ""))
@@ -355,7 +349,7 @@ def _logits(value: Value) -> Argument:
 
 def _wide(shape: tuple[str | int, ...]) -> bool:
     """Whether a row of state is longer than a program's lanes: it is copied, and never computed."""
-    return len(shape) > 1 and str(shape[1])[0] in LETTER_OF and shape[1] != "T"
+    return len(shape) > 1 and str(shape[1])[0] in WIDE
 
 
 def _state(buffer: Buffer, taken: set[str]) -> Argument:

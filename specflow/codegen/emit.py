@@ -16,7 +16,7 @@ import specflow
 from specflow.codegen.cache import StepModule
 from specflow.codegen.device import PARTS, TILE, device_steps, unique
 from specflow.codegen.layout import INDENT, page, prose
-from specflow.codegen.spell import MODELS, operand, shape_of, spell
+from specflow.codegen.spell import MODELS, operand, shape_of, spell, step_arguments, step_name
 from specflow.constraints.accept import acceptance
 from specflow.errors import CompileError
 from specflow.graph import Buffer, Op, Phase, StepGraph, Value, Variant
@@ -174,7 +174,6 @@ def _returns(outputs: tuple[Value, ...]) -> str:
 
 def _step(variant: Variant, graph: StepGraph) -> _Function:
     """The function that runs a variant's phases in order."""
-    name = "step" if variant is graph.variants[0] else f"step_{variant.name}"
     lines = []
     for phase in map(graph.phase, variant.phases):
         model = [MODELS[phase.model]] if _runs_model(phase) else []
@@ -182,15 +181,9 @@ def _step(variant: Variant, graph: StepGraph) -> _Function:
         call = f"{phase.name}({', '.join([*model, *state, *(v.name for v in phase.inputs)])})"
         outs = ", ".join(v.name for v in phase.outputs)
         lines.append(f"{outs} = {call}" if outs else call)
-    drafts = any(graph.phase(p).model == "draft" for p in variant.phases)
-    drafter = "drafter: Draft" if drafts else "_drafter: object"
     doc = f"One captured step: {variant.doc}. No host sync, no data-dependent branch."
-    sizes = dict.fromkeys(
-        v.name for p in variant.phases for v in graph.phase(p).inputs if v.dtype == "int"
-    )
-    given = "".join(f", {size}: int" for size in sizes)
-    arguments = f"target: Target, {drafter}, state: State{given}"
-    return _Function(name, doc, arguments, "None", tuple(lines))
+    arguments = step_arguments(variant, graph, "State")
+    return _Function(step_name(variant, graph), doc, arguments, "None", tuple(lines))
 
 
 def _hosts(graph: StepGraph) -> dict[str, str]:

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from specflow.codegen.layout import INDENT
-from specflow.graph import Buffer, Constant, Node, Op, Operand, Repeat, Store, Value
+from specflow.graph import (
+    Buffer,
+    Constant,
+    Node,
+    Op,
+    Operand,
+    Repeat,
+    StepGraph,
+    Store,
+    Value,
+    Variant,
+)
 from specflow.graph.ir import Listed, reads
 from specflow.graph.ops import OPS
 
@@ -66,17 +77,14 @@ def expression(node: Op, model: str) -> str:
 
 
 def _store(node: Store, model: str, inner: Op | None) -> list[str]:
-    buffer = f"state.{node.buffer.name}"
-    if isinstance(node.value, int):
-        call = (
-            f"{buffer}.add_({node.value})"
-            if node.mode == "add"
-            else f"{buffer}.fill_({node.value})"
-        )
-    else:
-        value = expression(inner, model) if inner is not None else operand(node.value)
-        call = f"{buffer}.add_({value})" if node.mode == "add" else f"{buffer}.copy_({value})"
-    return [comment(call, node.note)]
+    value = expression(inner, model) if inner is not None else operand(node.value)
+    return [comment(stored(node, value), node.note)]
+
+
+def stored(node: Store, value: str) -> str:
+    """A store of what is spelled so."""
+    how = "add_" if node.mode == "add" else "fill_" if isinstance(node.value, int) else "copy_"
+    return f"{operand(node.buffer)}.{how}({value})"
 
 
 def _repeat(node: Repeat, model: str) -> Iterator[str]:
@@ -101,6 +109,25 @@ def _repeat(node: Repeat, model: str) -> Iterator[str]:
 def index_of(node: Repeat) -> Value:
     """The number of a loop's turn, as its body reads it."""
     return Value(node.index, (), "int")
+
+
+def step_name(variant: Variant, graph: StepGraph) -> str:
+    """The function that runs a variant: the first is the step itself."""
+    return "step" if variant is graph.variants[0] else f"step_{variant.name}"
+
+
+def step_arguments(variant: Variant, graph: StepGraph, state: str) -> str:
+    """What that function takes: models, state of a type, and numbers that a launch is told."""
+    drafter = "drafter: Draft" if asks_draft(variant, graph) else "_drafter: object"
+    sizes = dict.fromkeys(
+        v.name for p in variant.phases for v in graph.phase(p).inputs if v.dtype == "int"
+    )
+    return f"target: Target, {drafter}, state: {state}" + "".join(f", {n}: int" for n in sizes)
+
+
+def asks_draft(variant: Variant, graph: StepGraph) -> bool:
+    """Whether a variant runs a phase of the draft."""
+    return any(graph.phase(p).model == "draft" for p in variant.phases)
 
 
 def operand(value: Operand) -> str:
