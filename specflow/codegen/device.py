@@ -22,12 +22,11 @@ from specflow.graph import Buffer, Constant, Fused, Op, Operand, StepGraph, Stor
 from specflow.graph.buffers import LETTERS
 from specflow.graph.device import WIDE, flat, fused, launches
 from specflow.graph.ir import Launch, Line, Listed, Single, node_of, operands, writes
-from specflow.graph.ops import BEST, OPS, TABLE
+from specflow.graph.ops import BEST, OPS
 from specflow.stages.base import NARROW, STEPS
 
 PARTS = 32  # programs that look for the best of a row of logits together
 TILE = 2048  # logits a program looks at at once
-ARRIVALS = "arrivals"  # the state that counts them
 TURN = Value("turn", (), "int")  # which of a loop's turns it is: a number, not a tensor
 TYPES = {"state": "Device", "drafter": "Draft", TURN.name: "int"}  # beside tensors
 NUMBERED = re.compile(r"_\d+$")
@@ -330,7 +329,7 @@ def _kernel(node: Fused, name: str, sizes: Mapping[str, int]) -> Kernel:
         extents=tuple((e, str(size)) for e, size in sizes.items() if e in lanes),
         block=str(1 << max(widest - 1, 1).bit_length()),
         best=best,
-        table=next((OPS[n.kind].table for n in ops if n.kind in TABLE), ""),
+        table=next(filter(None, (OPS[n.kind].table for n in ops)), ""),
         turn=any(o is TURN for n in ops for o in n.inputs),
         like=firsts[0].expression,
     )

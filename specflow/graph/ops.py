@@ -200,6 +200,5 @@ OPS: dict[str, OpSpec] = {
     "look_back": _host("look_back({0}, {1})", 2, 0, "Planner"),
 }
 
-# What many programs of a row find together, and what asks a table of a model.
+# What many programs of a row find together.
 BEST = frozenset({"best_token", "best_sum"})
-TABLE = frozenset(kind for kind, spec in OPS.items() if spec.table)
